@@ -1,0 +1,1 @@
+"""Ready hooks and helpers for hooks."""

@@ -1,0 +1,1 @@
+"""agentctl: one module a command."""

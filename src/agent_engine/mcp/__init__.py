@@ -1,0 +1,1 @@
+"""The MCP client and its only door."""

@@ -1,0 +1,1 @@
+"""Conversations and their stores, and the standalone HooksManager."""

@@ -1,0 +1,1 @@
+"""The model protocol, provider adapters, the offline and the scripted model."""

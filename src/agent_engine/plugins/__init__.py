@@ -1,0 +1,1 @@
+"""plugins.toml, loading, and the plugin manager."""

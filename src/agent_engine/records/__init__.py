@@ -1,0 +1,1 @@
+"""What hooks decided: decision records, stores, traces."""

@@ -1,0 +1,1 @@
+"""One run, from message to answer."""

@@ -1,0 +1,1 @@
+"""agents.yaml to a typed system, every problem with its line."""

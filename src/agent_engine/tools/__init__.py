@@ -1,0 +1,1 @@
+"""A Python function becomes a tool that the model can call."""
