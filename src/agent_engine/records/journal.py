@@ -6,14 +6,19 @@ inspector are all readers of this stream. Writing is an append: it never raises 
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from agent_engine.hooks.result import HookRun
     from agent_engine.records.settings import RecordSettings
+
+_PROCESS = secrets.token_hex(5)
+_COUNTER = count(1)
 
 StepKind: TypeAlias = Literal["agent", "model", "tool", "mcp", "session", "engine"]
 Outcome: TypeAlias = Literal["ran", "refused", "declined", "failed", "withheld", "waiting", "cancelled"]
@@ -49,9 +54,9 @@ class RunClosed:
 class StepOpened:
     """One step of a run begins: a turn of an agent, a model call, a tool call, an MCP request.
 
-    ``detail`` holds safe metadata only (call_id, server_id, provider, attempt, model …). Under the key ``payload`` it may
-    carry a dict of values (``asked``: the arguments as the model sent them) when the journal's ``wants_payloads`` is true;
-    they must be copies that nobody changes afterwards.
+    ``detail`` holds safe metadata only (call_id, server_id, provider, attempt, model …). Under the key ``payload`` it
+    may carry a dict of values (``asked``: the arguments as the model sent them) when the journal's ``wants_payloads``
+    is true; they must be copies that nobody changes afterwards.
     """
 
     run_id: str
@@ -68,10 +73,10 @@ class StepOpened:
 class StepClosed:
     """What became of a step.
 
-    ``outcome``: ran; refused (by the hook named in ``refused_by``); declined (a person said no to an ask); failed (its own
-    error, or a hook's failure: ``refused_by`` names the hook then); withheld (it ran and its result was refused); waiting;
-    cancelled. ``unheard`` are the events this step passed at which something could have listened and nothing did.
-    ``detail["payload"]`` may hold ``used`` (the arguments the body got) and ``result``, as in :class:`StepOpened`.
+    ``outcome``: ran; refused (by the hook named in ``refused_by``); declined (a person said no to an ask); failed (its
+    own error, or a hook's failure: ``refused_by`` names the hook then); withheld (it ran and its result was refused);
+    waiting; cancelled. ``unheard`` are the events this step passed at which something could have listened and nothing
+    did. ``detail["payload"]`` may hold ``used`` (the arguments the body got) and ``result``, as in :class:`StepOpened`.
     """
 
     run_id: str
@@ -88,12 +93,16 @@ class StepClosed:
 
 @dataclass(slots=True)
 class HookRan:
-    """One hook ran once at a step. ``step_id`` is None outside any step, ``run_id`` is None outside any run."""
+    """One hook ran once at a step. ``step_id`` is None outside any step, ``run_id`` is None outside any run.
+
+    ``record_id`` names the decision record in every store and on the trace's span.
+    """
 
     run_id: str | None
     step_id: str | None
     agent: str | None
     run: HookRun
+    record_id: str = field(default_factory=lambda: f"{_PROCESS}-{next(_COUNTER):x}")
 
 
 Entry: TypeAlias = RunOpened | RunClosed | StepOpened | StepClosed | HookRan
@@ -104,9 +113,9 @@ class Journal(Protocol):
     """Takes entries in order.
 
     ``wants_payloads``: hook runs should carry copies of the payload before and after (for digests or capture).
-    ``full``: the journal asks writers to wait: ``if journal.full: await journal.room()`` at the start of a step. Entries
-    that are written all the same are still taken, up to a second, hard limit; past that they are counted as lost, and the
-    log says where and how many.
+    ``full``: the journal asks writers to wait: ``if journal.full: await journal.room()`` at the start of a step.
+    Entries that are written all the same are still taken, up to a second, hard limit; past that they are counted as
+    lost, and the log says where and how many.
     """
 
     @property
@@ -199,7 +208,7 @@ class MemoryJournal:
 
 
 class CallbackJournal:
-    """Hands each entry to a function, for readers that follow a run while it happens (the inspector, a progress line)."""
+    """Hands each entry to a function, for readers that follow a run while it happens (a live page, a progress line)."""
 
     def __init__(self, callback: Callable[[Entry], None]) -> None:
         self._callback = callback
@@ -233,9 +242,9 @@ def open_journal(
 ) -> Journal | None:
     """The journal for an address, a journal, or several of either.
 
-    Addresses: ``memory``, ``jsonl:PATH``, ``sqlite:PATH``, ``postgresql://USER@HOST/DATABASE``, ``otel``; ``none`` and None give
-    None, and then nothing is built or written anywhere. Options may follow a ``?`` (see :class:`RecordSettings`), for
-    example ``sqlite:records.db?capture=before_tool&ttl=7d``.
+    Addresses: ``memory``, ``jsonl:PATH``, ``sqlite:PATH``, ``postgresql://USER@HOST/DATABASE``, ``otel``; ``none`` and
+    None give None, and then nothing is built or written anywhere. Options may follow a ``?`` (see
+    :class:`RecordSettings`), for example ``sqlite:records.db?capture=before_tool&ttl=7d``.
 
     Raises:
         ValueError: an unknown address or option; the message lists what there is.
