@@ -1,0 +1,96 @@
+"""Running the body of a tool: on the loop, or in a worker thread where it is not async."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from agent_engine.tools.base import ToolInvocation
+
+Progress = Callable[[object], object] | None
+
+
+async def run_body(
+    function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any], call: ToolInvocation
+) -> Any:
+    """Call ``function`` and return its final value.
+
+    A coroutine function is awaited here. Anything else is called in a worker thread, which an endless body keeps; what
+    it hands back (a coroutine, a generator) is then brought to its end.
+    """
+    bound = functools.partial(function, *positional, **named)
+    if inspect.isasyncgenfunction(_entry(function)):
+        return await drain_async(bound(), call.progress)
+    if inspect.iscoroutinefunction(_entry(function)):
+        value = await bound()
+    else:
+        value = await _in_worker(bound, call.progress)
+    if inspect.isawaitable(value):
+        value = await value
+    if inspect.isasyncgen(value):
+        return await drain_async(value, call.progress)
+    if inspect.isgenerator(value):
+        return await _in_worker(lambda: value, call.progress)
+    return value
+
+
+def _entry(function: Any) -> Any:
+    """What is really called: of a callable object its ``__call__``, of a partial its function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
+
+
+async def _in_worker(bound: Callable[[], Any], progress: Progress) -> Any:
+    from agent_engine.hooks.workers import run_in_worker
+
+    loop = asyncio.get_running_loop()
+    left = False
+
+    def report(item: object) -> None:
+        if progress is not None and not left:
+            loop.call_soon_threadsafe(progress, item)
+
+    def body() -> Any:
+        value = bound()
+        return _drain(value, report, lambda: left) if inspect.isgenerator(value) else value
+
+    try:
+        return await run_in_worker(body, limit=None, context=contextvars.copy_context())
+    finally:
+        left = True
+
+
+def _drain(generator: Generator[Any, Any, Any], report: Callable[[object], None], left: Callable[[], bool]) -> Any:
+    """Run a generator to its end in this thread; stop at the next item once nobody waits for it."""
+    last = None
+    try:
+        while True:
+            try:
+                last = next(generator)
+            except StopIteration as stop:
+                return last if stop.value is None else stop.value
+            if left():
+                return None
+            report(last)
+    finally:
+        generator.close()
+
+
+async def drain_async(generator: AsyncGenerator[Any, Any], progress: Progress) -> Any:
+    """The last item of an async generator; the ones before are progress."""
+    last = None
+    try:
+        async for item in generator:
+            last = item
+            if progress is not None:
+                progress(item)
+    finally:
+        await generator.aclose()
+    return last
