@@ -310,7 +310,7 @@ class _Composer:
                 self._note(
                     node,
                     (),
-                    f"the tag !{'!' if _TAG in tag else ''}{name.lstrip('!')} does not fit here; write the value without a tag",
+                    f"the tag {tag.replace(_TAG, '!!')} does not fit here; write the value without a tag",
                 )
         return node
 
@@ -370,7 +370,7 @@ def resolve(text: str) -> Any:
     """A plain scalar by the core schema of YAML 1.2."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if len(text) > 100 or not text[0] in "+-.0123456789":
+    if len(text) > 100 or text[0] not in "+-.0123456789":
         return text
     if _INT.match(text):
         return int(text)
