@@ -1,0 +1,52 @@
+"""Options that several commands share, and reading the file of ``--env``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[Path, typer.Option("--config", "-c", help="The agents.yaml of the system.", show_default=False)]
+EnvFile = Annotated[
+    Path | None, typer.Option("--env", help="A file of NAME=VALUE lines to set first; what is set already stays.")
+]
+SessionId = Annotated[
+    str | None, typer.Option("--session-id", help="The conversation to go on with; without it, one of its own.")
+]
+UserId = Annotated[str | None, typer.Option("--user-id", help="Who asks; hooks read it from the run context.")]
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="PROVIDER:NAME", help="Take this model in place of those in the file.")
+]
+
+
+def load_env_file(path: Path | None) -> None:
+    """Set the variables of a ``.env`` file that are not set yet.
+
+    Lines are ``NAME=VALUE``, with an optional ``export`` and optional quotes; ``#`` begins a comment line.
+    Raises typer.BadParameter naming the line where one is something else, never its value.
+    """
+    if path is None:
+        return
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{path} is not UTF-8 text.", param_hint="--env") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint="--env") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip().removeprefix("export ").strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        name, equals, value = stripped.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name.isidentifier():
+            raise typer.BadParameter(f"{path}:{number} is not NAME=VALUE.", param_hint="--env")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        elif " #" in value:
+            value = value.partition(" #")[0].rstrip()
+        if "\0" in value:
+            raise typer.BadParameter(f"{path}:{number} holds a NUL byte.", param_hint="--env")
+        os.environ.setdefault(name, value)
