@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 # Words that say how something is asked, not what is asked for.
 _STOP_WORDS = """
-a about all an and are as at be by can could do does explain find for from get give has have here how i in installed is
-it its library list me module of offer offers on or package please python return search show standard tell that the there
-this to use used version was what what's whats when where which who why will with work works you your
+a about all an and are as at be by can could do does explain find for from get give has have here how i in installed
+is it its library list me module of offer offers on or package please python return search show standard tell that the
+there this to use used version was what what's whats when where which who why will with work works you your
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 

@@ -64,6 +64,9 @@ class Style(Protocol):
 
     def ended(self, run: Run) -> None: ...
 
+    def result(self, summary: Mapping[str, Any]) -> None:
+        """The outcome as JSON-ready data, for machines; people read the answer."""
+
     def pause(self) -> None:
         """Keep the screen free (a person is about to be asked, or text is being streamed)."""
 
@@ -212,6 +215,9 @@ class JsonLines:
 
     def ended(self, run: Run) -> None: ...
 
+    def result(self, summary: Mapping[str, Any]) -> None:
+        self.line({"type": "result", **summary})
+
     def pause(self) -> None: ...
 
     def close(self) -> None: ...
@@ -223,6 +229,8 @@ class Silent:
     def happened(self, thing: Entry | LogLine, run: Run, depth: int) -> None: ...
 
     def ended(self, run: Run) -> None: ...
+
+    def result(self, summary: Mapping[str, Any]) -> None: ...
 
     def pause(self) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from agent_engine.cli.account import Inside, LogLine, Run, Step, Style, change_of, hook_name
@@ -104,6 +104,8 @@ class PlainLines:
 
     def ended(self, run: Run) -> None: ...
 
+    def result(self, summary: Mapping[str, Any]) -> None: ...
+
     def pause(self) -> None: ...
 
     def close(self) -> None: ...
@@ -182,6 +184,8 @@ class TreeView:
     def ended(self, run: Run) -> None:
         self.pause()
         self.console.print(tree_of(run))
+
+    def result(self, summary: Mapping[str, Any]) -> None: ...
 
     def close(self) -> None:
         self.pause()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,7 +38,8 @@ class Commands(TyperGroup):
     """Imports a command's module when that command is asked for, so that a call pays for one command alone."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        here = Path(__file__).parent
+        return [name for name, (module, _) in COMMANDS.items() if (here / f"{module}.py").exists()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
@@ -57,7 +59,12 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands, name="agentctl", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    cls=Commands,
+    name="agentctl",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
 
 

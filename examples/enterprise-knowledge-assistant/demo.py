@@ -1,0 +1,141 @@
+"""The demo: starts the two MCP servers, plays a tour of questions through the assistant, and stops everything.
+
+python demo.py                              the tour of questions.txt
+python demo.py --question "..."             one question of your own
+python demo.py --model anthropic:NAME       the same with a model of a provider whose key is set
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tour import Tally, WatchedStream, greet, heading, sum_up
+
+from agent_engine import Engine, RunContext
+from agent_engine.cli.account import Account
+from agent_engine.cli.account_view import style_for
+from agent_engine.cli.main import report
+from agent_engine.cli.run import answer
+
+HERE = Path(__file__).resolve().parent
+KEY = "PRIVATE_PACKAGES_API_KEY"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Play the tour of the knowledge assistant, or ask it one question.")
+    parser.add_argument("--question", help="ask this instead of playing the tour")
+    parser.add_argument("--model", metavar="PROVIDER:NAME", help="take this model in place of the offline one")
+    parser.add_argument("--json", action="store_true", help="the account as JSON, one object a line, on stderr")
+    options = parser.parse_args()
+    questions = [options.question] if options.question else questions_of(HERE / "questions.txt")
+    # A random key for the demo's own server; no file ever holds it.
+    os.environ.setdefault(KEY, secrets.token_urlsafe(32))
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        with servers() as addresses:
+            os.environ.update(addresses)
+            return asyncio.run(play(questions, options.model, options.json, addresses))
+    except KeyboardInterrupt:
+        print("\nStopped; the servers too.", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001 - a failure becomes a sentence and an exit code
+        return report(error)
+
+
+async def play(questions: list[str], model: str | None, as_json: bool, addresses: dict[str, str]) -> int:
+    """Ask one question after the other through one engine; the worst exit code counts."""
+    watched = WatchedStream(sys.stderr, hidden={"the private server's key": os.environ[KEY], **keys_in_notes()})
+    sys.stdout = WatchedStream(sys.stdout, hidden=watched.hidden, seen=watched.seen)
+    tally = Tally(style_for(watched, as_json=as_json))
+    account = Account(tally)
+    if not as_json:
+        greet(watched, addresses)
+    worst = 0
+    async with Engine.from_yaml(HERE / "agents.yaml", records=account, model=model) as engine:
+        for number, question in enumerate(questions, start=1):
+            if not as_json:
+                heading(watched, number, len(questions), question)
+            code = await answer(engine, question, account, context=RunContext(user_id="visitor"))
+            worst = max(worst, code)
+    if not as_json:
+        sum_up(watched, tally, watched.seen)
+    return worst or (1 if watched.seen else 0)
+
+
+def questions_of(path: Path) -> list[str]:
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def keys_in_notes() -> dict[str, str]:
+    """What the notes hold that must not be shown, so that the demo can watch its own output for it."""
+    found = {}
+    for path in (HERE / "notes").glob("*.md"):
+        for word in path.read_text(encoding="utf-8").split():
+            if word.startswith("sk-"):
+                found[f"the key in the note {path.stem}"] = word
+    return found
+
+
+@contextlib.contextmanager
+def servers() -> Iterator[dict[str, str]]:
+    """Start both MCP servers on free loopback ports; gives their addresses by the names that agents.yaml uses."""
+    started: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for name in ("public_docs", "private_packages"):
+            started[name] = start(name)
+        yield {f"{name.upper()}_URL": address_of(name, process) for name, process in started.items()}
+    finally:
+        for process in started.values():
+            stop(process)
+
+
+def start(name: str) -> subprocess.Popen[str]:
+    # A session of its own keeps a Ctrl-C here from reaching it twice; it ends when its standard input closes.
+    environment = os.environ if name == "private_packages" else {k: v for k, v in os.environ.items() if k != KEY}
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "servers" / f"{name}.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def address_of(name: str, process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    if not address:
+        raise RuntimeError(f"The server {name} ended before it was ready.")
+    return address
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        close(pipe)
+
+
+def close(pipe: IO[str] | None) -> None:
+    if pipe is not None:
+        pipe.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

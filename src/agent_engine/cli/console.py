@@ -1,0 +1,98 @@
+"""Asking a person at the terminal whether a call may run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from agent_engine.runtime.approvals import ToolApproval
+
+Read = Callable[[str], Awaitable[str]]
+Decision = Literal["once", "session", "deny", "quit"]
+
+_DECISIONS: dict[str, Decision] = {
+    "o": "once",
+    "once": "once",
+    "y": "once",
+    "yes": "once",
+    "s": "session",
+    "session": "session",
+    "d": "deny",
+    "deny": "deny",
+    "n": "deny",
+    "no": "deny",
+    "q": "quit",
+    "quit": "quit",
+}
+
+
+class QuitAsked(Exception):
+    """The person answered an ask with q: the run is to stop."""
+
+
+def at_terminal() -> bool:
+    """Whether a person can be asked: the questions go to stderr, the answers come from stdin."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+async def read_line(prompt: str) -> str:
+    """One line from the person; EOFError where there will be none."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.output import create_output
+
+    session: PromptSession[str] = PromptSession(output=create_output(stdout=sys.stderr))
+    return await session.prompt_async(prompt)
+
+
+def describe_ask(ask: ToolApproval) -> str:
+    """What is asked, for a person: the call as it would run, and who asks why."""
+    arguments = ", ".join(f"{name}={_short(value)}" for name, value in ask.arguments.items())
+    where = f" on {ask.server_id}" if ask.server_id else ""
+    by = f" ({ask.hook})" if ask.hook else ""
+    reason = f": {ask.reason}" if ask.reason else ""
+    agent = f"{ask.agent} wants to call " if ask.agent else ""
+    return f"{agent}{ask.tool_name}({arguments}){where}{reason}{by}"
+
+
+def _short(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+async def ask_person(ask: ToolApproval, read: Read = read_line) -> Decision:
+    """Ask until one of the four answers is given. The end of the input is a no."""
+    print(f"\n{describe_ask(ask)}", file=sys.stderr, flush=True)
+    while True:
+        try:
+            answer = await read("  o(nce), s(ession), d(eny) or q(uit)? ")
+        except (EOFError, KeyboardInterrupt):
+            return "quit"
+        decision = _DECISIONS.get(answer.strip().lower())
+        if decision is not None:
+            return decision
+
+
+class TerminalApprover:
+    """An approver that asks the person at the terminal, one question at a time."""
+
+    def __init__(self, before: Callable[[], None], stop: Callable[[], object], read: Read = read_line) -> None:
+        self._before = before
+        self._stop = stop
+        self._read = read
+        self._one_at_a_time = asyncio.Lock()
+
+    async def __call__(self, ask: ToolApproval) -> bool | Literal["session"]:
+        async with self._one_at_a_time:
+            self._before()
+            decision = await ask_person(ask, self._read)
+        if decision == "quit":
+            self._stop()
+            return False
+        return "session" if decision == "session" else decision == "once"

@@ -1,0 +1,166 @@
+"""``agentctl run``: one message through a system; the answer on stdout, what happened on the way on stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_engine.cli.main import APPROVAL, DONE, report
+from agent_engine.cli.options import Config, EnvFile, ModelName, SessionId, UserId, load_env_file
+
+if TYPE_CHECKING:
+    from agent_engine.cli.account import Account, Style
+    from agent_engine.hooks.managed import RunContext
+    from agent_engine.runtime.engine import Engine
+    from agent_engine.runtime.result import RunResult
+
+
+def run(
+    config: Config,
+    message: Annotated[str, typer.Option("--message", "-m", help="What to ask; - reads it from stdin.")],
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer while it comes.")] = False,
+    session_id: SessionId = None,
+    user_id: UserId = None,
+    env: EnvFile = None,
+    model: ModelName = None,
+    records: Annotated[
+        str | None, typer.Option("--records", metavar="ADDRESS", help="Keep decision records, such as sqlite:FILE.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The account as JSON, one object a line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No account.")] = False,
+) -> None:
+    """Send one message to a system and print its answer.
+
+    The answer goes to stdout. What each hook did on the way goes to stderr: a tree at a terminal, plain lines where it
+    is piped, JSON lines with --json. A call that needs approval is asked about at a terminal; elsewhere the run is
+    kept, exit code 3, and `agentctl approvals` goes on with it.
+    """
+    from agent_engine.cli.account_view import style_for
+
+    load_env_file(env)
+    text = sys.stdin.read() if message == "-" else message
+    if not text.strip():
+        raise typer.BadParameter("the message is empty.", param_hint="--message")
+    style = style_for(as_json=as_json, quiet=quiet)
+    code = asyncio.run(
+        _run(config, text, style, stream=stream, session_id=session_id, user_id=user_id, model=model, records=records)
+    )
+    raise typer.Exit(code)
+
+
+async def _run(
+    config: Path,
+    message: str,
+    style: Style,
+    *,
+    stream: bool,
+    session_id: str | None,
+    user_id: str | None,
+    model: str | None,
+    records: str | None,
+) -> int:
+    from agent_engine.cli.account import Account
+    from agent_engine.cli.console import TerminalApprover, at_terminal
+    from agent_engine.cli.state import open_store
+    from agent_engine.hooks.managed import RunContext
+    from agent_engine.runtime.engine import Engine
+
+    task = asyncio.current_task()
+    assert task is not None
+    account = Account(style)
+    approver = TerminalApprover(style.pause, task.cancel) if at_terminal() else "later"
+    engine = Engine.from_yaml(
+        config,
+        approver=approver,
+        records=[account, records] if records else account,
+        store=open_store(config),
+        model=model,
+    )
+    context = RunContext(conversation_id=session_id or "", user_id=user_id)
+    async with engine:
+        return await answer(engine, message, account, context=context, stream=stream, config=config)
+
+
+async def answer(
+    engine: Engine,
+    message: str,
+    account: Account,
+    *,
+    context: RunContext | None = None,
+    stream: bool = False,
+    config: Path | None = None,
+) -> int:
+    """Run one message through a built engine, print the answer, and return the exit code.
+
+    A failure of the run is said on stderr; a cancellation goes on as such.
+    """
+    try:
+        result = await _ask(engine, message, account, context, stream)
+    except Exception as error:  # noqa: BLE001 - every failure of a run becomes a sentence and an exit code
+        account.style.pause()
+        return report(error)
+    account.style.pause()
+    return show_result(result, account, printed=stream, config=config)
+
+
+async def _ask(engine: Engine, message: str, account: Account, context: RunContext | None, stream: bool) -> RunResult:
+    if not stream:
+        return await engine.run(message, context=context)
+    result: RunResult | None = None
+    async for event in engine.stream(message, context=context):
+        if event.type == "text":
+            account.style.pause()
+            print(event.data["text"], end="", flush=True)
+        elif event.type == "final":
+            result = event.result
+    assert result is not None, "a stream that does not fail ends with its result"
+    if result.status == "completed":
+        print(flush=True)
+    return result
+
+
+def show_result(result: RunResult, account: Account, *, printed: bool = False, config: Path | None = None) -> int:
+    """Print an answer, or how to give the approvals that a run waits for; return the exit code."""
+    account.style.result(summary(result))
+    if result.status == "waiting":
+        _say_waiting(result, config)
+        return APPROVAL
+    if not printed:
+        print(text_of(result.output), flush=True)
+    return DONE
+
+
+def summary(result: RunResult) -> dict[str, Any]:
+    """A result as JSON-ready data, without the messages."""
+    usage = result.usage
+    return {
+        "status": result.status,
+        "run_id": result.run_id,
+        "session_id": result.session_id,
+        "visited": list(result.visited),
+        "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+        "pending": [ask.to_dict() for ask in result.pending],
+    }
+
+
+def text_of(output: object) -> str:
+    """An answer as text: text as it is, anything else as JSON."""
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2, default=str)
+
+
+def _say_waiting(result: RunResult, config: Path | None) -> None:
+    from agent_engine.cli.console import describe_ask
+
+    where = f" --config {config}" if config is not None else ""
+    print(f"Run {result.run_id} waits for approval:", file=sys.stderr)
+    for ask in result.pending:
+        print(f"  {ask.call_id}  {describe_ask(ask)}", file=sys.stderr)
+    print(
+        f"Give it with: agentctl approvals approve {result.run_id}{where}   (or deny; it is a no after 24 hours)",
+        file=sys.stderr,
+    )
