@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
+from running import KEY, servers
 from tour import Tally, WatchedStream, greet, heading, sum_up
 
 from agent_engine import Engine, RunContext
@@ -28,7 +25,6 @@ from agent_engine.cli.main import report
 from agent_engine.cli.run import answer
 
 HERE = Path(__file__).resolve().parent
-KEY = "PRIVATE_PACKAGES_API_KEY"
 
 
 def main() -> int:
@@ -85,56 +81,6 @@ def keys_in_notes() -> dict[str, str]:
             if word.startswith("sk-"):
                 found[f"the key in the note {path.stem}"] = word
     return found
-
-
-@contextlib.contextmanager
-def servers() -> Iterator[dict[str, str]]:
-    """Start both MCP servers on free loopback ports; gives their addresses by the names that agents.yaml uses."""
-    started: dict[str, subprocess.Popen[str]] = {}
-    try:
-        for name in ("public_docs", "private_packages"):
-            started[name] = start(name)
-        yield {f"{name.upper()}_URL": address_of(name, process) for name, process in started.items()}
-    finally:
-        for process in started.values():
-            stop(process)
-
-
-def start(name: str) -> subprocess.Popen[str]:
-    # A session of its own keeps a Ctrl-C here from reaching it twice; it ends when its standard input closes.
-    environment = os.environ if name == "private_packages" else {k: v for k, v in os.environ.items() if k != KEY}
-    return subprocess.Popen(
-        [sys.executable, str(HERE / "servers" / f"{name}.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def address_of(name: str, process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    address = process.stdout.readline().strip()
-    if not address:
-        raise RuntimeError(f"The server {name} ended before it was ready.")
-    return address
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        close(pipe)
-
-
-def close(pipe: IO[str] | None) -> None:
-    if pipe is not None:
-        pipe.close()
 
 
 if __name__ == "__main__":
