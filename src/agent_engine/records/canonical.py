@@ -1,0 +1,164 @@
+"""Canonical JSON, and digests over it: the same content gives the same digest, in every process.
+
+Keys sorted, no blanks, ASCII with ``\\u`` escapes, no NaN. A payload's digest is taken over its event and its own
+fields, without ``cwd`` and ``timestamp``: two identical calls have one digest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from typing import Any
+
+from agent_engine.hooks.jsonform import MAX_DEPTH, JsonFormError, to_plain
+
+_LEFT_OUT = frozenset({"cwd", "timestamp"})
+_LARGE = 50_000
+"""Characters (a container counts as 16) from which a value is encoded in pieces, so that no thread waits for it."""
+_PIECE = 1 << 15
+_BREATH_S = 20e-6
+
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=to_plain)
+_encode = _encoder.encode
+
+
+class NoDigest(ValueError):
+    """A value has no canonical JSON; the text says why and where."""
+
+
+def canonical(value: object) -> str:
+    """The canonical JSON of ``value``.
+
+    Raises:
+        NoDigest: a cycle, NaN, too deep, or a type without a JSON form.
+    """
+    return "".join(pieces(value)) if is_large(value) else _whole(value)
+
+
+def digest(value: object) -> str:
+    """sha256 over the canonical JSON of ``value``, as 64 hex digits.
+
+    Raises:
+        NoDigest: as for :func:`canonical`.
+    """
+    if not is_large(value):
+        return sha256(_whole(value).encode("ascii")).hexdigest()
+    hasher = sha256()
+    for piece in pieces(value):
+        hasher.update(piece.encode("ascii"))
+    return hasher.hexdigest()
+
+
+def payload_form(event: str, payload: object) -> Any:
+    """What is digested and stored of a hook's payload: its event and its own fields, ready for :func:`canonical`."""
+    if isinstance(payload, BaseException):
+        return {"event": event, "error_type": type(payload).__name__}
+    names = _own_fields(type(payload))
+    if names is None:
+        return {"event": event, "payload": payload if isinstance(payload, dict | list | str) else _plain(payload)}
+    form = {name: getattr(payload, name) for name in names}
+    form["event"] = event
+    return form
+
+
+def is_large(value: object) -> bool:
+    """Whether encoding ``value`` in one go could keep other threads waiting for a good part of a millisecond."""
+    budget = _LARGE
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind is str:
+            budget -= len(item)  # type: ignore[arg-type]  # kind is str
+        elif kind is dict:
+            budget -= 16
+            stack.extend(item.values())  # type: ignore[attr-defined]  # kind is dict
+        elif kind is list or kind is tuple:
+            budget -= 16
+            stack.extend(item)  # type: ignore[arg-type]  # kind is list or tuple
+        else:
+            budget -= len(item) if kind is bytes else 8  # type: ignore[arg-type]  # kind is bytes
+        if budget < 0:
+            return True
+    return False
+
+
+def pieces(value: object) -> Iterator[str]:
+    """The canonical JSON of a large value, bit by bit, with a breath for other threads in between."""
+    due = time.perf_counter() + 0.0003
+    for piece in _walk(value, "", 0):
+        yield piece
+        if time.perf_counter() > due:
+            time.sleep(_BREATH_S)
+            due = time.perf_counter() + 0.0003
+
+
+def _whole(value: object) -> str:
+    try:
+        return _encode(value)
+    except JsonFormError as error:
+        raise NoDigest(str(error)) from None
+    except (TypeError, ValueError, RecursionError):
+        # The walk knows more forms than the encoder (keys that are no text) and names the place where it cannot go on.
+        return _encode(_plain(value))
+
+
+def _plain(value: object) -> Any:
+    try:
+        return to_plain(value)
+    except JsonFormError as error:
+        raise NoDigest(str(error)) from None
+
+
+def _walk(value: Any, path: str, depth: int) -> Iterator[str]:
+    kind = type(value)
+    if depth > MAX_DEPTH:
+        raise NoDigest(f"{path or 'the payload'} is nested more than {MAX_DEPTH} levels deep, or in a circle")
+    if kind is str:
+        yield '"'
+        for start in range(0, len(value), _PIECE):
+            yield _encode(value[start : start + _PIECE])[1:-1]
+        yield '"'
+    elif kind is dict and all(type(key) is str for key in value):
+        yield "{"
+        for index, key in enumerate(sorted(value)):
+            yield ("," if index else "") + _encode(key) + ":"
+            yield from _part(value[key], f"{path}[{key!r}]" if path else key, depth + 1)
+        yield "}"
+    elif kind is list or kind is tuple:
+        yield "["
+        for index, item in enumerate(value):
+            if index:
+                yield ","
+            yield from _part(item, f"{path}[{index}]", depth + 1)
+        yield "]"
+    else:
+        plain = _plain(value)
+        yield from [_encode(plain)] if not isinstance(plain, dict | list | str) else _walk(plain, path, depth + 1)
+
+
+def _part(value: Any, path: str, depth: int) -> Iterator[str]:
+    if is_large(value):
+        yield from _walk(value, path, depth)
+    else:
+        yield _whole(value)
+
+
+_FIELDS: dict[type, tuple[str, ...] | None] = {}
+
+
+def _own_fields(kind: type) -> tuple[str, ...] | None:
+    """The field names of a payload type; None for what must decide itself what it shows (contexts, plain data)."""
+    try:
+        return _FIELDS[kind]
+    except KeyError:
+        from agent_engine.hooks.payloads import HookInput
+
+        names: tuple[str, ...] | None = None
+        if issubclass(kind, HookInput) and is_dataclass(kind):
+            names = tuple(field.name for field in fields(kind) if field.name not in _LEFT_OUT)
+        _FIELDS[kind] = names
+        return names

@@ -1,0 +1,126 @@
+"""Opening the database behind an address."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.pool import StaticPool
+
+from agent_engine.records.settings import RecordsError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+_BUSY_S = 30.0
+
+
+def engine_for(address: str, *, create: bool = True) -> Engine:
+    """A SQLAlchemy engine for ``sqlite:PATH``, ``sqlite:`` (in memory) or ``postgresql://…``.
+
+    SQLite files are made readable by their owner alone and put in WAL mode.
+
+    Raises:
+        RecordsError: ``create`` is false and there is no such file; or the address is no such address.
+    """
+    if address.startswith("sqlite:"):
+        return _sqlite(address.removeprefix("sqlite:"), create=create)
+    return _postgres(address)
+
+
+def shown(address: str) -> str:
+    """The address as it may be printed: without a password."""
+    if not address.startswith("postgres"):
+        return address
+    try:
+        return make_url(address).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "postgresql://…"
+
+
+def process_birth(pid: int) -> str | None:
+    """When a process of this machine began, as the kernel counts it; None where that cannot be told or it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[19]
+
+
+def is_running(host: str, pid: int, born: str | None, last_at: float) -> bool:
+    """Whether a writer's process still lives; of one on another machine, whether it wrote within the hour."""
+    if host != socket.gethostname():
+        return time.time() - last_at < 3600
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    now = process_birth(pid)
+    return born is None or now is None or now == born
+
+
+def _sqlite(path: str, *, create: bool) -> Engine:
+    if not path:
+        engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    else:
+        file = Path(path).expanduser()
+        if not create and not file.is_file():
+            raise RecordsError(f"There are no records at {file}; name a store with --store, or run something first.")
+        if create:
+            _make(file)
+        engine = create_engine(f"sqlite:///{file}", connect_args={"check_same_thread": False, "timeout": _BUSY_S})
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _make(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise RecordsError(f"The store {file} cannot be made: {error.strerror}.") from error
+
+
+def _set_up(connection: Any, _record: object) -> None:
+    # Transactions are begun by hand: the driver would begin none before DDL, and only late before an insert.
+    connection.isolation_level = None
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            break
+        except Exception as error:
+            # Switching to WAL does not wait for other openers, whatever the timeout says.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA cache_size=-16000")
+
+
+def _begin(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writing") else "BEGIN")
+
+
+def _postgres(address: str) -> Engine:
+    try:
+        url = make_url(address)
+    except ArgumentError:
+        raise RecordsError(f"{shown(address)} is no database address; write postgresql://USER@HOST/DATABASE.") from None
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    return create_engine(url, pool_pre_ping=True, pool_size=4)
+
+
+def cannot_open(address: str, error: Exception) -> RecordsError:
+    """The error for a store that did not open, without the text of its cause (it may hold an address)."""
+    cause = error.orig if isinstance(error, OperationalError) and error.orig is not None else error
+    return RecordsError(f"The store {shown(address)} cannot be opened ({type(cause).__name__}); is it there and free?")

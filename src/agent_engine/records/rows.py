@@ -1,0 +1,202 @@
+"""Facts become rows: numbers are given out, names become keys, totals are counted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_engine.records import audit
+from agent_engine.records.facts import FIELDS, HOOK_IDENTITY, Fact
+from agent_engine.records.runstate import BUCKET_RATIO, RunState, StepState, is_ungated
+
+Row = tuple[Any, ...]
+
+_HOOK = {name: index for index, name in enumerate(FIELDS["hook"])}
+_RUN_ID = {kind: names.index("run_id") for kind, names in FIELDS.items() if "run_id" in names}
+_LOG_RATIO = math.log(BUCKET_RATIO)
+_QUIET = ("allow", "none")
+_REMEMBERED_RUNS = 50_000
+
+
+@dataclass(slots=True)
+class Batch:
+    """The rows of one transaction."""
+
+    runs: dict[int, RunState] = field(default_factory=dict)
+    steps: dict[int, StepState] = field(default_factory=dict)
+    hook_runs: list[Row] = field(default_factory=list)
+    payloads: list[Row] = field(default_factory=list)
+    facets: list[Row] = field(default_factory=list)
+    marks: list[Row] = field(default_factory=list)
+    chain: list[Row] = field(default_factory=list)
+    stats: dict[tuple[int, int, str, int], list[float]] = field(default_factory=dict)
+    coverage: dict[tuple[int, str, str, str, str], list[Any]] = field(default_factory=dict)
+    seq: int = 0
+    mac: str = audit.START
+
+
+class RowBuilder:
+    """Builds batches. Before ``build``, the caller tells it the runs and hooks it does not know (``unknown_*``)."""
+
+    def __init__(self, key: bytes | None = None, ttl: float | None = None) -> None:
+        self._audit_key = key
+        self._ttl = ttl
+        self.runs: dict[str, RunState] = {}
+        self.hooks: dict[Row, int] = {}
+
+    def forget(self) -> None:
+        """Drop what is remembered, after a batch that was not written."""
+        self.runs.clear()
+        self.hooks.clear()
+
+    def unknown_runs(self, facts: Sequence[Fact]) -> set[str]:
+        """Ids of runs that these facts belong to and that are not remembered; some may be in the store."""
+        unknown = set()
+        for kind, values, _ in facts:
+            at = _RUN_ID.get(kind)
+            if at is not None and (run_id := values[at]) is not None and run_id not in self.runs:
+                unknown.add(run_id)
+        return unknown
+
+    def unknown_hooks(self, facts: Sequence[Fact]) -> set[Row]:
+        """Identities of hooks that have no key yet."""
+        found = {values[HOOK_IDENTITY:] for kind, values, _ in facts if kind == "hook"}
+        return {identity for identity in found if identity not in self.hooks}
+
+    def build(self, facts: Sequence[Fact], seq: int, mac: str) -> Batch:
+        """The rows for these facts, numbered from ``seq + 1`` on."""
+        batch = Batch(seq=seq, mac=mac)
+        for fact in facts:
+            batch.seq += 1
+            if self._audit_key is not None:
+                body = audit.body_of(fact.kind, fact.values)
+                batch.mac = audit.code(self._audit_key, batch.mac, batch.seq, body)
+                batch.chain.append((batch.seq, fact.kind, body, batch.mac))
+            getattr(self, "_" + fact.kind)(batch, fact.values, fact.payloads)
+        return batch
+
+    def written(self, batch: Batch) -> None:
+        """The batch is in the store: nothing of it is pending any more, and ended runs can be forgotten."""
+        for run in batch.runs.values():
+            run.steps = run.hook_runs = run.denied = run.broke = 0
+            if run.status != "open":
+                self.runs.pop(run.run_id, None)
+        while len(self.runs) > _REMEMBERED_RUNS:
+            self.runs.pop(next(iter(self.runs)))
+
+    def _run(self, batch: Batch, run_id: str, at: float | None = None) -> RunState:
+        run = self.runs.get(run_id)
+        if run is None:
+            run = self.runs[run_id] = RunState(batch.seq, run_id, started_at=time.time() if at is None else at)
+        batch.runs[run.key] = run
+        return run
+
+    def _step(self, batch: Batch, run: RunState, step_id: str) -> StepState:
+        step = run.by_step.get(step_id)
+        if step is None:
+            step = run.by_step[step_id] = StepState(batch.seq, run.key, step_id)
+            run.steps += 1
+            batch.steps[step.key] = step
+        return step
+
+    def _facet(self, batch: Batch, run: RunState, facet: str, value: str | None) -> None:
+        if value and (facet, value) not in run.facets:
+            run.facets.add((facet, value))
+            batch.facets.append((facet, value, run.key))
+
+    def _run_opened(self, batch: Batch, values: Row, _payloads: object) -> None:
+        run_id, system, session_id, user_id, organization_id, at, message_digest, generation = values
+        run = self._run(batch, run_id, at)
+        run.system, run.session_id, run.user_id, run.organization_id = system, session_id, user_id, organization_id
+        run.message_digest, run.generation = message_digest or run.message_digest, generation
+        run.status, run.ended_at, run.error_type = "open", None, None
+
+    def _run_closed(self, batch: Batch, values: Row, _payloads: object) -> None:
+        run_id, status, error_type, at, duration_ms, usage = values
+        run = self._run(batch, run_id, at)
+        run.status, run.error_type, run.ended_at, run.duration_ms = status, error_type, at, duration_ms
+        run.usage = usage or run.usage
+
+    def _step_opened(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
+        run_id, step_id, parent_id, kind, name, agent, at, detail = values
+        run = self._run(batch, run_id, at)
+        step = self._step(batch, run, step_id)
+        step.parent_id, step.kind, step.name, step.agent = parent_id, kind, name, agent
+        step.started_at = step.started_at or at
+        step.opened, step.outcome = detail or step.opened, "open"
+        batch.steps[step.key] = step
+        self._facet(batch, run, "agent", agent)
+        if kind == "tool":
+            self._facet(batch, run, "tool", name)
+        self._keep(batch, step.key, payloads, at)
+
+    def _step_closed(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
+        run_id, step_id, *rest, duration_ms, detail, unheard = values
+        run = self._run(batch, run_id)
+        step = self._step(batch, run, step_id)
+        step.status, step.error_type, step.outcome, step.refused_by, step.reason = rest
+        step.duration_ms, step.closed, step.unheard = duration_ms, detail or step.closed, unheard
+        batch.steps[step.key] = step
+        at = time.time() if step.started_at is None else step.started_at
+        self._keep(batch, step.key, payloads, at)
+        if step.outcome == "waiting":
+            return
+        key = (int(at // 86400), step.kind, step.name, step.agent or "", unheard or "")
+        total = batch.coverage.setdefault(key, [is_ungated(step.kind, unheard), 0])
+        total[1] += 1
+
+    def _hook(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
+        record_id, run_id, step_id, _agent, at, decision = values[:6]
+        run_key = step_key = None
+        shadow = values[_HOOK["shadow"]]
+        if run_id is not None:
+            run = self._run(batch, run_id, at)
+            run_key = run.key
+            run.hook_runs += 1
+            if step_id is not None:
+                step_key = self._step(batch, run, step_id).key
+            if values[_HOOK["broke"]]:
+                run.broke += 1
+            if decision == "deny" and not shadow and not values[_HOOK["observe"]]:
+                run.denied += 1
+            if decision not in _QUIET:
+                self._facet(batch, run, "decision", "shadow" if shadow else decision)
+        hook = self.hooks[values[HOOK_IDENTITY:]]
+        batch.hook_runs.append((batch.seq, record_id, run_key, step_key, hook, *values[3:HOOK_IDENTITY]))
+        duration = values[_HOOK["duration_ms"]]
+        label = f"shadow {decision}" if shadow else decision
+        total = batch.stats.setdefault((int(at // 86400), hook, label, bucket_of(duration)), [0, 0.0])
+        total[0] += 1
+        total[1] += duration
+        self._keep(batch, batch.seq, payloads, at)
+
+    def _lost(self, batch: Batch, values: Row, _payloads: object) -> None:
+        at, count = values
+        batch.marks.append((batch.seq, "lost", at, count, None, None))
+
+    def _recovered(self, batch: Batch, values: Row, _payloads: object) -> None:
+        at, last_seq, open_runs = values
+        batch.marks.append((batch.seq, "recovered", at, None, last_seq, open_runs))
+
+    def _stopped(self, batch: Batch, values: Row, _payloads: object) -> None:
+        batch.marks.append((batch.seq, "stopped", values[0], None, None, None))
+
+    def _keep(self, batch: Batch, seq: int, payloads: Sequence[tuple[str, str]], at: float) -> None:
+        expires = None if self._ttl is None else at + self._ttl
+        for which, body in payloads:
+            batch.payloads.append((seq, which, body, expires))
+
+
+def bucket_of(duration_ms: float) -> int:
+    """The bucket of the latency histogram that a duration falls in, from 0 (1 µs or less) on."""
+    if not duration_ms > 0.001:
+        return 0
+    return min(120, math.ceil(math.log(duration_ms / 0.001) / _LOG_RATIO))
+
+
+def bucket_ms(bucket: int) -> float:
+    """Where a bucket ends, in milliseconds."""
+    return float(0.001 * BUCKET_RATIO**bucket)

@@ -1,0 +1,361 @@
+"""The journal in front of a store: entries are taken at once and written by a thread of its own, in order, in batches.
+
+Memory is bounded. Where the store does not keep up, :attr:`StoreJournal.full` asks runs to wait at their next step.
+Entries that come all the same are taken up to ten times that; what comes then is counted, and the log says where it is
+missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent_engine.records import facts as fact_forms
+from agent_engine.records.facts import Fact, FactMaker
+from agent_engine.records.journal import Entry
+from agent_engine.records.settings import RecordsError, RecordSettings
+from agent_engine.records.sink import Recovery, Sink
+
+logger = logging.getLogger("agent_engine.records")
+
+_BATCH = 2_000
+_HARD = 10
+_MEMORY = 64 << 20
+_TIDY_S = 60.0
+_STOP_S = 15.0
+_BREATHE_EVERY_S = 0.0003
+_BREATH_S = 20e-6
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatus:
+    """How a writer stands: entries written, waiting and lost, and what keeps it from writing, if anything does."""
+
+    written: int
+    waiting: int
+    lost: int
+    problem: str | None
+
+
+class StoreJournal:
+    """Writes entries to a store. ``start`` opens it and says what is wrong; without ``start`` the first entry does."""
+
+    def __init__(self, make_sink: Callable[[], Sink], settings: RecordSettings, name: str) -> None:
+        self._make_sink = make_sink
+        self._settings = settings
+        self.name = name
+        self._queue: deque[Entry] = deque()
+        self._soft = settings.queue
+        self._hard = settings.queue * _HARD
+        self._lost = 0
+        self._lost_written = 0
+        self._written = 0
+        self._pending = 0
+        self._problem: str | None = None
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._idle = True
+        self._stopping = False
+        self._hurry = False
+        self._stop_by = 0.0
+        self._thread: threading.Thread | None = None
+        self._opened = threading.Event()
+        self._ended = threading.Event()
+        self._open_error: Exception | None = None
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.recovery = Recovery()
+        """How the store was found when it was opened."""
+        self.wants_payloads = settings.wants_payloads
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) >= self._soft
+
+    @property
+    def status(self) -> WriterStatus:
+        return WriterStatus(self._written, len(self._queue) + self._pending, self._lost, self._problem)
+
+    def write(self, entry: Entry) -> None:
+        """Take one entry; never raises, never waits."""
+        if len(self._queue) >= self._hard or self._stopping:
+            self._lost += 1
+            return
+        self._queue.append(entry)
+        if self._idle:
+            self._idle = False
+            if self._thread is None:
+                self._launch()
+            self._wake.set()
+
+    async def room(self) -> None:
+        """Wait until fewer entries wait than the soft limit."""
+        while self.full and self._thread is not None and not self._ended.is_set():
+            await self._wait()
+
+    async def flush(self) -> None:
+        """Wait until everything taken so far is written."""
+        while (self._queue or self._pending) and self._thread is not None and not self._ended.is_set():
+            self._hurry = True
+            self._wake.set()
+            await self._wait()
+
+    async def start(self) -> None:
+        """Open the store.
+
+        Raises:
+            RecordsError: it cannot be opened.
+        """
+        if self._ended.is_set() and self._open_error is None:
+            self._reset()
+        if self._thread is None:
+            self._launch()
+        while not self._opened.is_set():
+            await self._wait()
+        if self._open_error is not None:
+            raise self._open_error
+
+    async def stop(self) -> None:
+        """Write everything out and close.
+
+        Raises:
+            RecordsError: the store refused to the end; the message says how many entries it did not take.
+        """
+        self._begin_stop()
+        while self._thread is not None and not self._ended.is_set():
+            await self._wait()
+        self._report_end()
+
+    def close(self) -> None:
+        """The same as ``stop``, from code that is not asynchronous."""
+        self._begin_stop()
+        if self._thread is not None:
+            self._thread.join(_STOP_S + 5)
+        self._report_end()
+
+    # -- the writer's thread ------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"records {self.name}", daemon=True)
+                self._thread.start()
+                atexit.register(self._at_exit)
+
+    def _work(self) -> None:
+        try:
+            sink = self._make_sink()
+            self.recovery = sink.open()
+        except Exception as error:  # noqa: BLE001 - handed to start(), or logged where nobody called it
+            self._fail_to_open(error)
+            return
+        if self.recovery.crashed:
+            logger.warning("%s: %s", self.name, self.recovery.sentence())
+        self._opened.set()
+        self._release()
+        maker = FactMaker(self._settings)
+        tidied = 0.0
+        while True:
+            self._gather()
+            if self._queue or self._lost > self._lost_written:
+                self._write_batch(sink, maker)
+            elif self._stopping:
+                break
+            if self._settings.ttl is not None and time.monotonic() - tidied > _TIDY_S:
+                self._tidy(sink)
+                tidied = time.monotonic()
+        self._shut(sink)
+
+    def _fail_to_open(self, error: Exception) -> None:
+        if not isinstance(error, RecordsError):
+            error = RecordsError(f"The store {self.name} cannot be opened ({type(error).__name__}).")
+        self._open_error = error
+        self._problem = str(error)
+        logger.error("Nothing is recorded: %s", error)
+        self._lost += len(self._queue)
+        self._queue.clear()
+        self._stopping = True
+        self._opened.set()
+        self._ended.set()
+        self._release()
+
+    def _gather(self) -> None:
+        """Sleep until there is something to write, then give others a moment to come along."""
+        if not self._queue and not self._stopping:
+            self._idle = True
+            if not self._queue:
+                timeout = _TIDY_S if self._settings.ttl is not None else None
+                self._wake.wait(timeout)
+            self._idle = False
+        self._wake.clear()
+        if not self._stopping and not self._hurry and len(self._queue) < _BATCH:
+            self._wake.wait(self._settings.batch_s)
+        self._hurry = False
+
+    def _write_batch(self, sink: Sink, maker: FactMaker) -> None:
+        facts = self._facts(maker)
+        lost = self._deliver(sink, facts)
+        if self._problem is not None and not lost:
+            logger.warning("%s: writing again.", self.name)
+            self._problem = None
+        self._lost += lost
+        self._written += len(facts) - lost
+        self._pending = 0
+        self._release()
+
+    def _deliver(self, sink: Sink, facts: list[Fact]) -> int:
+        """Write facts, however long the store is away; returns how many it would not take."""
+        delay = 0.05
+        while True:
+            try:
+                sink.write(facts)
+                return 0
+            except Exception as error:  # noqa: BLE001 - the store is down or refuses; runs must not notice
+                self._note(error)
+                if _is_about_data(error):
+                    return self._deliver_singly(sink, facts)
+            if self._stopping and time.monotonic() > self._stop_by:
+                left = len(self._queue)
+                self._queue.clear()
+                self._lost += left
+                return len(facts)
+            self._wake.wait(delay)
+            self._wake.clear()
+            delay = min(delay * 2, 2.0)
+            self._try_again(sink)
+
+    def _deliver_singly(self, sink: Sink, facts: list[Fact]) -> int:
+        """Something in a batch is not to the store's liking: clean the texts, and if that is not it, leave it out."""
+        cleaned = [_clean(fact) for fact in facts]
+        if cleaned != facts:
+            return self._deliver(sink, cleaned)
+        if len(facts) == 1:
+            return 1
+        return sum(self._deliver(sink, [fact]) for fact in facts)
+
+    def _facts(self, maker: FactMaker) -> list[Fact]:
+        """Take a batch off the queue. It counts as pending before it leaves, so that nobody sees less than there is."""
+        queue, facts = self._queue, []
+        size = min(len(queue), _BATCH)
+        self._pending = size
+        maker.begin()
+        due = time.perf_counter() + _BREATHE_EVERY_S
+        for _ in range(size):
+            facts.append(maker.make(queue.popleft()))
+            if time.perf_counter() > due:
+                time.sleep(_BREATH_S)
+                due = time.perf_counter() + _BREATHE_EVERY_S
+        if maker.chars:
+            self._soft = max(64, min(self._settings.queue, _MEMORY * size // (4 * maker.chars)))
+        if self._lost > self._lost_written:
+            lost = self._lost
+            facts.append(fact_forms.lost(lost - self._lost_written))
+            self._lost_written = lost
+        return facts
+
+    def _try_again(self, sink: Sink) -> None:
+        try:
+            sink.reopen()
+        except Exception as error:  # noqa: BLE001 - tried again after the next delay
+            self._note(error)
+
+    def _tidy(self, sink: Sink) -> None:
+        try:
+            sink.tidy()
+        except Exception as error:  # noqa: BLE001 - tried again in a minute
+            self._note(error)
+
+    def _shut(self, sink: Sink) -> None:
+        try:
+            sink.close()
+        except Exception as error:  # noqa: BLE001 - everything that could be written has been
+            self._note(error)
+        self._ended.set()
+        self._release()
+
+    def _note(self, error: Exception) -> None:
+        problem = f"{type(error).__name__} at {self.name}"
+        if problem != self._problem:
+            self._problem = problem
+            logger.warning("Records wait to be written: %s.", problem)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Wait for the writer's thread to have got on."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiters.append((loop, future))
+        # The writer may have finished between the caller's look and the line above; a short limit costs nothing.
+        await asyncio.wait([future], timeout=0.25)
+
+    def _release(self) -> None:
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for loop, future in waiters:
+            try:
+                loop.call_soon_threadsafe(_wake_up, future)
+            except RuntimeError:
+                continue  # that loop has ended, and its waiter with it
+
+    def _begin_stop(self) -> None:
+        self._stop_by = time.monotonic() + _STOP_S
+        self._stopping = True
+        self._wake.set()
+
+    def _reset(self) -> None:
+        """After a stop: be ready to start once more."""
+        self._thread = None
+        self._opened.clear()
+        self._ended.clear()
+        self._stopping = False
+
+    def _report_end(self) -> None:
+        atexit.unregister(self._at_exit)
+        missing = self._lost - self._lost_written
+        if missing > 0 and self._open_error is None:
+            self._lost_written = self._lost
+            raise RecordsError(f"{missing} entries could not be written to {self.name}.")
+
+    def _at_exit(self) -> None:
+        try:
+            self.close()
+        except RecordsError as error:
+            logger.error("%s", error)
+
+
+def _wake_up(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _is_about_data(error: Exception) -> bool:
+    """Whether a store refused what it was given, rather than being away, busy or full."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(
+        names & {"DataError", "IntegrityError", "ProgrammingError", "UnicodeError", "ValueError", "OverflowError"}
+    )
+
+
+def _clean(fact: Fact) -> Fact:
+    """The fact with texts that every database takes: no NUL, no lone surrogate."""
+    values = tuple(_clean_value(value) for value in fact.values)
+    return Fact(fact.kind, values, [(which, _clean_text(body)) for which, body in fact.payloads])
+
+
+def _clean_value(value: object) -> object:
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return max(-(2**63), min(2**63 - 1, value))
+    return value
+
+
+def _clean_text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")
