@@ -43,6 +43,8 @@ class Run:
     closed: RunClosed | None = None
     inside: list[Step | HookRan | LogLine] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
+    depth: int = 1
+    logged: list[LogLine] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,10 +112,13 @@ class Account:
             logging.getLogger("agent_engine.cli").warning("The account lost an entry: %s", type(error).__name__)
 
     def log(self, line: LogLine, run_id: str | None) -> None:
-        """Take a line that was logged inside a run, or outside any."""
+        """Take a line that was logged inside a run, or outside any.
+
+        A hook logs before its own run is known, so in the tree the line waits for the next hook of that run.
+        """
         run = self._run(run_id)
-        run.inside.append(line)
-        self.style.happened(line, run, 1)
+        run.logged.append(line)
+        self.style.happened(line, run, run.depth)
 
     def _write(self, entry: Entry) -> None:
         run = self._run(entry.run_id)
@@ -125,6 +130,7 @@ class Account:
             run = self._runs[entry.run_id] = Run(entry)
         elif isinstance(entry, RunClosed):
             run.closed = entry
+            run.inside.extend(run.logged)
         elif isinstance(entry, StepOpened):
             step = run.steps[entry.step_id] = Step(entry)
             parent = run.steps.get(entry.parent_id or "")
@@ -137,8 +143,10 @@ class Account:
                 depth = _depth(run, closing)
         else:
             at = run.steps.get(entry.step_id or "")
-            (at or run).inside.append(entry)
+            (at or run).inside.extend([entry, *run.logged])
+            run.logged.clear()
             depth = _depth(run, at) + 1 if at is not None else 1
+        run.depth = max(1, depth)
         self.style.happened(entry, run, depth)
         if isinstance(entry, RunClosed):
             self.style.ended(run)

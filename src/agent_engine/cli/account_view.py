@@ -56,8 +56,8 @@ def describe(step: StepOpened) -> str:
     return f"{step.kind} {step.name}"
 
 
-def outcome(closed: StepClosed | None) -> str:
-    """What became of a step, where it is not simply that it ran."""
+def outcome(closed: StepClosed | None, *, with_reason: bool = True) -> str:
+    """What became of a step, where it is not simply that it ran; the reason can be left to the hook's own line."""
     if closed is None:
         return "not finished"
     if closed.outcome == "ran":
@@ -66,7 +66,7 @@ def outcome(closed: StepClosed | None) -> str:
     text = _OUTCOMES.get(closed.outcome, closed.outcome)
     if closed.refused_by:
         text += f" by {closed.refused_by}"
-    if closed.reason:
+    if closed.reason and with_reason:
         text += f": {closed.reason}"
     elif closed.error_type:
         text += f": {closed.error_type}"
@@ -119,7 +119,7 @@ def _plain(thing: Entry | LogLine, run: Run) -> Iterable[str]:
         yield f"run {thing.run_id} {thing.status}{error} in {duration(thing.duration_ms)}{_tokens(thing)}"
     elif isinstance(thing, StepOpened):
         if thing.kind in ("agent", "tool", "mcp"):
-            yield describe(thing)
+            yield f"{describe(thing)} …"
     elif isinstance(thing, StepClosed):
         step = run.steps.get(thing.step_id)
         if step is not None:
@@ -133,7 +133,8 @@ def _plain(thing: Entry | LogLine, run: Run) -> Iterable[str]:
 
 def _plain_end(step: Step) -> Iterable[str]:
     assert step.closed is not None
-    notes = [note for note in (outcome(step.closed), header_note(step)) if note]
+    told = any(isinstance(one, HookRan) and one.run.reason for one in step.inside)
+    notes = [note for note in (outcome(step.closed, with_reason=not told), header_note(step)) if note]
     ending = f": {', '.join(notes)}" if notes else ""
     what = describe(step.opened)
     yield f"{what}{ending} {duration(step.closed.duration_ms)}"
@@ -226,18 +227,30 @@ def _add(tree: Tree, one: Inside) -> None:
             line.append((f"  {notes}", ""))
         tree.add(_text(*line, (f"  {duration(one.run.duration_ms)}", "dim")))
         return
-    branch = tree.add(_step_text(one))
+    delegate = _delegate(one)
+    branch = tree.add(_step_text(one, "agent" if delegate is not None else one.opened.kind))
     for child in one.inside:
-        _add(branch, child)
+        for shown in delegate.inside if child is delegate and delegate is not None else [child]:
+            _add(branch, shown)
 
 
-def _step_text(step: Step) -> Text:
+def _delegate(step: Step) -> Step | None:
+    """The turn of an agent that was called as a tool of the same name: the two are one to a person."""
+    if step.opened.kind != "tool":
+        return None
+    turns = [one for one in step.inside if isinstance(one, Step) and one.opened.kind == "agent"]
+    return turns[0] if len(turns) == 1 and turns[0].opened.name == step.opened.name else None
+
+
+def _step_text(step: Step, kind: str) -> Text:
     colours = {"agent": "bold", "tool": "bold blue", "mcp": "blue", "model": ""}
-    parts = [(describe(step.opened), colours.get(step.opened.kind, ""))]
+    what = f"agent {step.opened.name}" if kind == "agent" else describe(step.opened)
+    parts = [(what, colours.get(kind, ""))]
     asked = (step.opened.detail.get("payload") or {}).get("asked")
     if isinstance(asked, dict) and asked:
         parts.append((f"  {_arguments(asked)}", "dim"))
-    ending = outcome(step.closed)
+    told = any(isinstance(one, HookRan) and one.run.reason for one in step.inside)
+    ending = outcome(step.closed, with_reason=not told)
     if ending:
         good = step.closed is not None and step.closed.outcome == "ran"
         parts.append((f"  {ending}", "green" if good else "bold red"))
