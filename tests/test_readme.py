@@ -1,0 +1,119 @@
+"""Every snippet of the README and the quick start runs: files are written, Python is executed, commands are called."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "docs/quickstart.md"]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^# (\S+\.\w+)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The path that a block's first line names, where the block is a file."""
+        found = _FILE.match(self.text.partition("\n")[0])
+        return found[1] if found else None
+
+
+def blocks_of(page: str) -> list[Block]:
+    return [Block(*found) for found in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))]
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environ = {**os.environ, "PATH": path, "AGENT_ENGINE_MODEL": "offline", "COLUMNS": "120"}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_snippet_of_a_page_runs(page, tmp_path):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for block in blocks_of(page):
+        if block.file is not None:
+            path = tmp_path / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            done = run([sys.executable, "-c", block.text], tmp_path)
+            assert done.returncode == 0, done.stderr
+        elif block.language == "console":
+            for line in block.text.splitlines():
+                if line.startswith("$ make "):
+                    assert shlex.split(line)[2] in targets
+                elif line.startswith("$ "):
+                    done = run(shlex.split(line[2:]), tmp_path)
+                    assert done.returncode == 0, (line, done.stdout, done.stderr)
+                    assert "Traceback" not in done.stderr
+        else:
+            assert block.language == "text", f"{page} has a {block.language} block that no test runs"
+
+
+def snippet(page: str, beginning: str) -> str:
+    return next(block.text for block in blocks_of(page) if block.text.startswith(beginning))
+
+
+def test_the_python_snippet_prints_the_reason(tmp_path):
+    done = run([sys.executable, "-c", snippet("README.md", "from agent_engine import Agent")], tmp_path)
+    assert "the note plan is kept for the record" in done.stdout
+
+
+def test_the_yaml_snippet_answers_and_shows_its_audit_line(tmp_path):
+    for block in blocks_of("README.md"):
+        if block.file is not None:
+            path = tmp_path / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+    done = run(["agentctl", "run", "--config", "agents.yaml", "--message", "What is the current time?"], tmp_path)
+    assert re.search(r"It is \d\d:\d\d in UTC", done.stdout), done.stdout + done.stderr
+    assert "log audit: user=somebody tool=current_time status=succeeded" in done.stderr
+    assert "hook on_run_start · note_the_caller: modify (user_id)" in done.stderr
+
+
+def test_the_command_snippet_decides_by_its_exit_code(tmp_path):
+    from agent_engine.hooks import BeforeToolInput, HookRegistry, HookRunner
+
+    (tmp_path / "office_hours.sh").write_text(snippet("README.md", "# office_hours.sh"), encoding="utf-8")
+    (tmp_path / "hooks.yaml").write_text(snippet("README.md", "# hooks.yaml"), encoding="utf-8")
+    registry = HookRegistry.from_yaml(tmp_path / "hooks.yaml")
+    payload = BeforeToolInput(tool_name="current_time", tool_input={})
+
+    allowed = HookRunner(registry, cwd=str(tmp_path)).execute_sync("before_tool", payload, target="current_time")
+    assert not HookRunner.is_blocked(allowed)
+
+    closed = (tmp_path / "office_hours.sh").read_text(encoding="utf-8").replace("-gt 7", "-gt 0")
+    (tmp_path / "office_hours.sh").write_text(closed, encoding="utf-8")
+    refused = HookRunner(registry, cwd=str(tmp_path)).execute_sync("before_tool", payload, target="current_time")
+    assert HookRunner.get_blocking_reason(refused) == "this tool rests today"
+
+
+def test_the_picture_of_the_account_names_real_hooks():
+    picture = snippet("README.md", "enterprise-knowledge-assistant")
+    example = (ROOT / "examples" / "enterprise-knowledge-assistant" / "agents.yaml").read_text(encoding="utf-8")
+    named = re.findall(r"hook (\w+) · (\w+)", picture)
+    assert len(named) > 4
+    for event, hook in named:
+        assert f"  {event}:" in example or hook == "redact_keys"
+        assert hook in example or hook == "redact_keys"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/index.md"])
+def test_every_link_leads_to_a_file(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
