@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from agent_engine.spec.checks import Check, run_checks
 from agent_engine.spec.document import Document, Positions, parse_document, read_document
 from agent_engine.spec.problems import Problem, SpecError
+from agent_engine.spec.secrets import redact
 from agent_engine.spec.shape import read_shape
+from agent_engine.spec.variables import fill_variables
 
 if TYPE_CHECKING:
     from agent_engine.spec.system import System
@@ -18,13 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A system that can be built. ``problems`` holds warnings alone; ``path`` is the file it was read from."""
+    """A system that can be built.
+
+    ``problems`` holds warnings alone; ``path`` is the file it was read from; ``data`` is what it said, with variables
+    filled.
+    """
 
     system: System
     problems: tuple[Problem, ...]
     positions: Positions
     path: Path
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
+    data: dict[str, Any] = field(repr=False)
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -48,31 +56,64 @@ def load_system(path: str | Path, *, environ: Mapping[str, str] | None = None) -
     return loaded
 
 
-def examine(path: str | Path, *, environ: Mapping[str, str] | None = None) -> tuple[Loaded | None, list[Problem]]:
-    """As :func:`load_system`, but returns the problems; the system is None where its shape is wrong."""
-    environ = os.environ if environ is None else environ
+def examine(
+    path: str | Path, *, environ: Mapping[str, str] | None = None, files: bool = True
+) -> tuple[Loaded | None, list[Problem]]:
+    """As :func:`load_system`, but returns the problems; the system is None where its shape is wrong.
+
+    ``files`` False leaves out what needs prompts, manifest and folders to exist.
+    """
     try:
         document = read_document(path)
     except SpecError as exc:
         return None, list(exc.problems)
-    return _examine(document, Path(path), environ)
+    return _examine(document, Path(path), os.environ if environ is None else environ, files)
 
 
 def examine_text(
-    text: str | bytes, path: str | Path, *, environ: Mapping[str, str] | None = None
+    text: str | bytes, path: str | Path, *, environ: Mapping[str, str] | None = None, files: bool = True
 ) -> tuple[Loaded | None, list[Problem]]:
     """:func:`examine` for text that is not on disk yet; files it names are looked for beside ``path``."""
     try:
         document = parse_document(text, str(path))
     except SpecError as exc:
         return None, list(exc.problems)
-    return _examine(document, Path(path), os.environ if environ is None else environ)
+    return _examine(document, Path(path), os.environ if environ is None else environ, files)
 
 
-def _examine(document: Document, path: Path, environ: Mapping[str, str]) -> tuple[Loaded | None, list[Problem]]:
-    system, problems = read_shape(document)
-    problems = [*document.problems, *problems]
-    problems.sort(key=lambda problem: (problem.line, problem.column))
+def reload_data(loaded: Loaded, data: dict[str, Any]) -> Loaded:
+    """The system that ``data`` says in the place of what the file said (an on_config hook changed it).
+
+    Raises SpecError; problems carry the lines of the file where the same path stands in it.
+    """
+    document = Document(str(loaded.path), data, loaded.positions, [])
+    result, problems = _examine(document, loaded.path, loaded.environ, files=True)
+    if result is None or any(problem.severity == "error" for problem in problems):
+        raise SpecError(problems)
+    return result
+
+
+def _examine(
+    document: Document, path: Path, environ: Mapping[str, str], files: bool
+) -> tuple[Loaded | None, list[Problem]]:
+    problems = list(document.problems)
+    if not isinstance(document.data, dict):
+        return None, problems + read_shape(document)[1]
+    check = Check(document.file, path.parent, document.data, document.positions, environ)
+    run_checks(check, files=files)
+    filled = fill_variables(document.data, environ)
+    system, faults = read_shape(replace(document, data=filled))
+    problems = _in_order([*problems, *faults, *check.problems])
     if system is None:
         return None, problems
-    return Loaded(system, tuple(problems), document.positions, path, environ), problems
+    return Loaded(system, tuple(problems), document.positions, path, environ, filled), problems
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Each problem once, in the order of the files, with nothing in it that looks like a credential."""
+    seen: dict[tuple[str, int, int, str, str], Problem] = {}
+    for problem in problems:
+        clean = replace(problem, message=redact(problem.message), path=redact(problem.path))
+        seen.setdefault((clean.file, clean.line, clean.column, clean.path, clean.message), clean)
+    first = {problem.file: index for index, problem in reversed(list(enumerate(seen.values())))}
+    return sorted(seen.values(), key=lambda one: (first[one.file], one.line, one.column, one.path))

@@ -6,6 +6,7 @@ The models say shapes alone. What one block owes another (references, the graph,
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -64,8 +65,9 @@ def is_id(text: object) -> bool:
 
 
 def python_name(identifier: str) -> str:
-    """The name of an id in file and function names: ``-`` becomes ``_``."""
-    return identifier.replace("-", "_")
+    """The name of an id in file and function names: ``-`` becomes ``_``; a word of Python's own gets a ``_`` behind."""
+    name = identifier.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]
