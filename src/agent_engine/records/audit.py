@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from hashlib import sha256
+
+from agent_engine.records.facts import Fact
 
 START = ""
 """The code before the first entry."""
 
 
-def body_of(kind: str, values: Sequence[Any]) -> str:
-    """What is signed of an entry: its kind and values as JSON."""
-    return _encode([kind, *values])
+def body_of(fact: Fact) -> str:
+    """What is signed of an entry: its kind and values as JSON, and digests of its payloads where there are any."""
+    if not fact.payloads:
+        return _encode([fact.kind, *fact.values])
+    digests = {which: payload_digest(body) for which, body in fact.payloads}
+    return _encode([fact.kind, *fact.values, digests])
+
+
+def payload_digest(body: str) -> str:
+    """sha256 of a stored payload, as 64 hex digits."""
+    return sha256(body.encode()).hexdigest()
 
 
 def code(key: bytes, before: str, seq: int, body: str) -> str:
@@ -107,14 +116,6 @@ class ChainCheck:
         if not self._met and self._against is not None:
             self.problem(f"the tail was cut: entry {self._against.seq}, whose head was printed earlier, is not there")
         return self.result
-
-
-def walk(key: bytes, entries: Iterable[tuple[int, str, str]], against: Head | None = None) -> ChainCheck:
-    """Check (seq, body, mac) triples in order; the caller finishes with ``end``."""
-    check = ChainCheck(key, against)
-    for seq, body, mac in entries:
-        check.entry(seq, body, mac)
-    return check
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode

@@ -64,11 +64,11 @@ class JsonlSink:
         seq, mac, lines = self._seq, self._mac, []
         for fact in facts:
             seq += 1
-            line = {"seq": seq, "kind": fact.kind, **fact.as_dict()}
+            line = {"seq": seq, "entry": fact.kind, **fact.as_dict()}
             if fact.payloads:
                 line["payloads"] = {which: json.loads(body) for which, body in fact.payloads}
             if self._key is not None:
-                mac = line["mac"] = audit.code(self._key, mac, seq, audit.body_of(fact.kind, fact.values))
+                mac = line["mac"] = audit.code(self._key, mac, seq, audit.body_of(fact))
             lines.append(_encode(line))
         data = ("\n".join(lines) + "\n").encode("ascii")
         self._append(data)
@@ -122,11 +122,11 @@ class JsonlSink:
         open_runs: dict[str, OpenRun] = {}
         for line in read_lines(self._path):
             last = line
-            if line["kind"] == "run_opened":
+            if line["entry"] == "run_opened":
                 open_runs[line["run_id"]] = OpenRun(line["run_id"], line["system"], line["at"])
-            elif line["kind"] == "run_closed":
+            elif line["entry"] == "run_closed":
                 open_runs.pop(line["run_id"], None)
-            elif line["kind"] == "recovered":
+            elif line["entry"] == "recovered":
                 open_runs.clear()
         if last is None:
             return Recovery()
@@ -137,7 +137,7 @@ class JsonlSink:
                 if "mac" in last
                 else f"{self._path} holds records that are not chained; begin an audit log in a file of its own."
             )
-        if last["kind"] == "stopped":
+        if last["entry"] == "stopped":
             return Recovery(last_seq=self._seq)
         return Recovery(True, self._seq, self._path.stat().st_mtime, tuple(open_runs.values()))
 
@@ -157,15 +157,15 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
                 entry = json.loads(line)
             except ValueError:
                 entry = None
-            if not isinstance(entry, dict) or "seq" not in entry or entry.get("kind") not in FIELDS:
+            if not isinstance(entry, dict) or "seq" not in entry or entry.get("entry") not in FIELDS:
                 raise RecordsError(f"{path}:{number}: this is no entry of a log of records.")
             yield entry
 
 
 def fact_of(entry: dict[str, Any]) -> Fact:
     """The fact a line was written from."""
-    values = tuple(entry.get(name) for name in FIELDS[entry["kind"]])
-    return Fact(entry["kind"], values, [(which, _encode(body)) for which, body in entry.get("payloads", {}).items()])
+    values = tuple(entry.get(name) for name in FIELDS[entry["entry"]])
+    return Fact(entry["entry"], values, [(which, _encode(body)) for which, body in entry.get("payloads", {}).items()])
 
 
 def complete_size(path: Path) -> int:

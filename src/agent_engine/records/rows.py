@@ -72,7 +72,7 @@ class RowBuilder:
         for fact in facts:
             batch.seq += 1
             if self._audit_key is not None:
-                body = audit.body_of(fact.kind, fact.values)
+                body = audit.body_of(fact)
                 batch.mac = audit.code(self._audit_key, batch.mac, batch.seq, body)
                 batch.chain.append((batch.seq, fact.kind, body, batch.mac))
             getattr(self, "_" + fact.kind)(batch, fact.values, fact.payloads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 GATES = {
     "tool": ("before_tool", "before_tool_call"),
@@ -16,6 +17,7 @@ BUCKET_RATIO = 1.25
 """Each bucket of the latency histogram ends this many times later than the one before; the first ends at 1 µs."""
 
 
+@lru_cache(4096)
 def is_ungated(kind: str, unheard: str | None) -> bool:
     """Whether nothing listened at any gate of such a step. ``unheard`` holds events, parted by blanks."""
     gates = GATES.get(kind)

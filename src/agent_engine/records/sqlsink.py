@@ -22,7 +22,7 @@ from agent_engine.records import migrate, schema
 from agent_engine.records.connect import cannot_open, engine_for, is_running, process_birth, shown
 from agent_engine.records.facts import Fact
 from agent_engine.records.rows import Batch, Row, RowBuilder
-from agent_engine.records.runstate import RunState, StepState
+from agent_engine.records.runstate import RunState, StepState, is_ungated
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import OpenRun, Recovery
 
@@ -319,8 +319,6 @@ def _columns(table: Table) -> tuple[str, ...]:
 
 
 def _step_row(step: StepState) -> Row:
-    from agent_engine.records.runstate import is_ungated
-
     return (
         step.key, step.run, step.step_id, step.parent_id, step.kind, step.name, step.agent, step.started_at,
         step.opened, step.status, step.error_type, step.outcome, step.refused_by, step.reason, step.duration_ms,

@@ -1,0 +1,410 @@
+"""Reading records back. Every query has an index to walk; tests look at the plans."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from sqlalchemy import ColumnElement, and_, func, literal_column, or_, select, text
+
+from agent_engine.records import schema
+from agent_engine.records.connect import cannot_open, engine_for
+from agent_engine.records.migrate import HEAD, revision
+from agent_engine.records.settings import RecordsError, RecordSettings, split_address
+from agent_engine.records.views import (
+    Covered,
+    HookStats,
+    Mark,
+    Record,
+    RecordFilter,
+    RunDetail,
+    RunFilter,
+    RunRow,
+    Step,
+    Totals,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, Select
+
+_runs, _steps, _hooks, _hook_runs = schema.runs, schema.steps, schema.hooks, schema.hook_runs
+_facets, _payloads = schema.facets, schema.payloads
+_NOTABLE = text("record_hook_runs.decision NOT IN ('allow', 'none')")
+_RARE = 2000
+
+
+class RecordReader:
+    """Reads a store, while others write to it or not. Each method is one transaction; threads may share a reader."""
+
+    def __init__(self, engine: Engine, *, owns_engine: bool = True) -> None:
+        self._engine = engine
+        self._owns_engine = owns_engine
+
+    @classmethod
+    def open(cls, address: str) -> Self:
+        """Open the store at an address; a JSON lines file is read into memory.
+
+        Raises:
+            RecordsError: there is nothing to read there, or it is of another version.
+            ValueError: an unknown address.
+        """
+        base, _ = split_address(address)
+        if base.startswith("jsonl:"):
+            return cls(_load_lines(Path(base.removeprefix("jsonl:")).expanduser()))
+        if not base.startswith(("sqlite:", "postgres")) or base == "sqlite:":
+            raise ValueError(
+                f"{base.split('@')[0]!r} is no store that can be read; name sqlite:, postgresql: or jsonl:."
+            )
+        reader = cls(engine_for(base, create=False))
+        try:
+            with reader._engine.connect() as connection:
+                found = revision(connection)
+        except Exception as error:
+            raise cannot_open(base, error) from error
+        if found != HEAD:
+            where = "nothing has been recorded there yet" if found is None else f"its tables are of revision {found}"
+            raise RecordsError(f"The store {base.split('@')[-1]} cannot be read: {where}.")
+        return reader
+
+    def close(self) -> None:
+        if self._owns_engine:
+            self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def runs(self, wanted: RunFilter | None = None, *, before: int | None = None, limit: int = 50) -> list[RunRow]:
+        """The newest runs that match; ``before`` (a run's key) begins the next page."""
+        wanted = wanted or RunFilter()
+        with self._engine.connect() as connection:
+            query = self._runs_query(connection, wanted)
+            if before is not None:
+                query = query.where(_runs.c.run < before)
+            rows = connection.execute(query.order_by(_runs.c.run.desc()).limit(limit)).fetchall()
+        return [_run_row(row) for row in rows]
+
+    def run(self, run_id: str, *, payloads: bool = True) -> RunDetail | None:
+        """One run whole, with the payloads that were captured; None where there is no such run."""
+        with self._engine.connect() as connection:
+            found = connection.execute(select(*_RUN_COLUMNS).where(_runs.c.run_id == run_id)).fetchone()
+            if found is None:
+                return None
+            row = _run_row(found)
+            steps_query = select(*_STEP_COLUMNS).where(_steps.c.run == row.key).order_by(_steps.c.step)
+            steps = [_step(step) for step in connection.execute(steps_query)]
+            records_query = _records_query().where(_hook_runs.c.run == row.key).order_by(_hook_runs.c.seq)
+            records = [_record(record) for record in connection.execute(records_query)]
+            if payloads:
+                self._add_payloads(connection, steps)
+        return _tree(row, steps, records)
+
+    def values_of(self, facet: str, limit: int = 200) -> list[str]:
+        """The agents, tools or decisions (``facet``: agent, tool, decision) that occur, in order."""
+        # A walk from value to value over the index; DISTINCT would read every run.
+        walk = text(
+            "WITH RECURSIVE walk(value) AS ("
+            " SELECT min(value) FROM record_facets WHERE facet = :facet"
+            " UNION ALL"
+            " SELECT (SELECT min(value) FROM record_facets WHERE facet = :facet AND value > walk.value)"
+            " FROM walk WHERE walk.value IS NOT NULL)"
+            " SELECT value FROM walk WHERE value IS NOT NULL LIMIT :limit"
+        )
+        with self._engine.connect() as connection:
+            return [row[0] for row in connection.execute(walk, {"facet": facet, "limit": limit})]
+
+    def _runs_query(self, connection: Connection, wanted: RunFilter) -> Select[Any]:
+        query = select(*_RUN_COLUMNS)
+        named = [(name, value) for name in ("agent", "tool", "decision") if (value := getattr(wanted, name))]
+        named.sort(key=lambda pair: self._frequency(connection, *pair))
+        for index, (facet, value) in enumerate(named):
+            alias = _facets.alias(f"facet_{facet}")
+            matches = and_(alias.c.facet == facet, alias.c.value == value, alias.c.run == _runs.c.run)
+            if index == 0:
+                query = query.join(alias, matches)
+            else:
+                query = query.where(select(literal_column("1")).select_from(alias).where(matches).exists())
+        for name in ("status", "session_id", "user_id", "organization_id"):
+            value = getattr(wanted, name)
+            if value:
+                query = query.where(_runs.c[name] == value)
+        if wanted.since is not None:
+            query = query.where(_runs.c.started_at >= wanted.since)
+        if wanted.until is not None:
+            query = query.where(_runs.c.started_at < wanted.until)
+        return query
+
+    def _frequency(self, connection: Connection, facet: str, value: str) -> int:
+        """How many runs have this, counted no further than needed to tell rare from frequent."""
+        inner: Select[Any] = (
+            select(literal_column("1")).where(_facets.c.facet == facet, _facets.c.value == value).limit(_RARE)
+        )
+        return int(connection.execute(select(func.count()).select_from(inner.subquery())).scalar_one())
+
+    # -- decision records ---------------------------------------------------------------------------------------------
+
+    def records(
+        self,
+        wanted: RecordFilter | None = None,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+    ) -> list[Record]:
+        """Decision records that match: the newest first; with ``after`` (a record's number) the next ones, in order."""
+        query = self._filtered(wanted or RecordFilter())
+        if before is not None:
+            query = query.where(_hook_runs.c.seq < before)
+        if after is not None:
+            query = query.where(_hook_runs.c.seq > after).order_by(_hook_runs.c.seq)
+        else:
+            query = query.order_by(_hook_runs.c.seq.desc())
+        with self._engine.connect() as connection:
+            return [_record(row) for row in connection.execute(query.limit(limit))]
+
+    def all_records(self, wanted: RecordFilter | None = None, *, chunk: int = 5000) -> Iterator[Record]:
+        """Every matching record in order, read piece by piece."""
+        after = 0
+        while found := self.records(wanted, after=after, limit=chunk):
+            yield from found
+            after = found[-1].seq
+
+    def record(self, record_id: str) -> Record | None:
+        """One decision record by its id, or by its number in this store."""
+        query = _records_query().where(_hook_runs.c.record_id == record_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).fetchone()
+            if row is None and record_id.isdecimal():
+                row = connection.execute(_records_query().where(_hook_runs.c.seq == int(record_id))).fetchone()
+        return None if row is None else _record(row)
+
+    def payloads_of(self, seq: int) -> dict[str, Any]:
+        """The captured payloads of a record or a step: which → plain data."""
+        query = select(_payloads.c.which, _payloads.c.body).where(_payloads.c.seq == seq, _alive())
+        with self._engine.connect() as connection:
+            return {which: json.loads(body) for which, body in connection.execute(query)}
+
+    def _filtered(self, wanted: RecordFilter) -> Select[Any]:
+        query = _records_query()
+        conditions: list[ColumnElement[bool]] = []
+        if wanted.run_id:
+            conditions.append(
+                _hook_runs.c.run == select(_runs.c.run).where(_runs.c.run_id == wanted.run_id).scalar_subquery()
+            )
+        if wanted.event or wanted.hook:
+            keys = select(_hooks.c.hook)
+            keys = keys.where(_hooks.c.event == wanted.event) if wanted.event else keys
+            keys = keys.where(_hooks.c.hook_name == wanted.hook) if wanted.hook else keys
+            conditions.append(_hook_runs.c.hook.in_(keys))
+        if wanted.decision:
+            conditions.append(_hook_runs.c.decision == wanted.decision)
+            if wanted.decision not in ("allow", "none"):
+                query = query.where(_NOTABLE)
+        if wanted.tool:
+            conditions += [_steps.c.kind == "tool", _steps.c.name == wanted.tool]
+        if wanted.agent:
+            conditions.append(func.coalesce(_hook_runs.c.agent, _steps.c.agent) == wanted.agent)
+        if wanted.since is not None:
+            conditions.append(_hook_runs.c.at >= wanted.since)
+        if wanted.until is not None:
+            conditions.append(_hook_runs.c.at < wanted.until)
+        for name in ("user_id", "organization_id"):
+            if value := getattr(wanted, name):
+                conditions.append(_runs.c[name] == value)
+        return query.where(*conditions)
+
+    # -- totals -------------------------------------------------------------------------------------------------------
+
+    def hook_stats(self, since: float | None = None) -> list[HookStats]:
+        """Counts and latencies by hook, in effective order; ``since`` is taken to the start of its day (UTC)."""
+        totals = schema.hook_stats
+        query = select(_hooks, totals.c.decision, totals.c.bucket, func.sum(totals.c.n), func.sum(totals.c.total_ms))
+        query = query.join(totals, totals.c.hook == _hooks.c.hook)
+        if since is not None:
+            query = query.where(totals.c.day >= int(since // 86400))
+        query = query.group_by(*_hooks.c, totals.c.decision, totals.c.bucket)
+        found: dict[int, HookStats] = {}
+        with self._engine.connect() as connection:
+            for row in connection.execute(query.order_by(_hooks.c.event, _hooks.c.priority, _hooks.c.hook)):
+                hook, _ident, event, _hook_id, name, kind, source, mode, priority, policy, observe, shadow = row[:12]
+                decision, bucket, count, total = row[12:]
+                stats = found.get(hook)
+                if stats is None:
+                    stats = found[hook] = HookStats(
+                        event, name, source, kind, mode, priority, policy, bool(observe), bool(shadow)
+                    )
+                stats.decisions[decision] = stats.decisions.get(decision, 0) + int(count)
+                stats.buckets[bucket] = stats.buckets.get(bucket, 0) + int(count)
+                stats.total_ms += total
+        return list(found.values())
+
+    def coverage(self, since: float | None = None) -> list[Covered]:
+        """How many steps passed with which events unheard, the ungated first."""
+        table = schema.coverage
+        columns = (table.c.kind, table.c.name, table.c.agent, table.c.unheard, table.c.ungated)
+        query = select(*columns, func.sum(table.c.n)).group_by(*columns)
+        if since is not None:
+            query = query.where(table.c.day >= int(since // 86400))
+        query = query.order_by(table.c.ungated.desc(), func.sum(table.c.n).desc())
+        with self._engine.connect() as connection:
+            return [
+                Covered(kind, name, agent or None, _words(unheard), bool(ungated), int(count))
+                for kind, name, agent, unheard, ungated, count in connection.execute(query)
+            ]
+
+    def ungated_steps(self, kind: str, name: str | None = None, *, limit: int = 50) -> list[tuple[str, Step]]:
+        """The newest steps that no gate saw, each with its run's id."""
+        query = select(_runs.c.run_id, *_STEP_COLUMNS).join(_runs, _runs.c.run == _steps.c.run)
+        query = query.where(text("record_steps.ungated"), _steps.c.kind == kind)
+        if name is not None:
+            query = query.where(_steps.c.name == name)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.order_by(_steps.c.step.desc()).limit(limit)).fetchall()
+        return [(row[0], _step(row[1:])) for row in rows]
+
+    def totals(self) -> Totals:
+        """The size of the store, from its running totals."""
+        stats, marks = schema.hook_stats, schema.marks
+        with self._engine.connect() as connection:
+            seq = connection.execute(select(schema.heads.c.seq)).scalar_one()
+            runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
+            still_open = connection.execute(
+                select(func.count()).select_from(_runs).where(_runs.c.status == "open")
+            ).scalar_one()
+            by_decision = {
+                decision: int(count)
+                for decision, count in connection.execute(
+                    select(stats.c.decision, func.sum(stats.c.n)).group_by(stats.c.decision)
+                )
+            }
+            lost = connection.execute(select(func.sum(marks.c.count)).where(marks.c.kind == "lost")).scalar()
+            first, last = connection.execute(select(func.min(_runs.c.started_at), func.max(_runs.c.started_at))).one()
+        return Totals(
+            int(seq), int(runs), int(still_open), sum(by_decision.values()), by_decision.get("deny", 0),
+            by_decision.get("failed", 0), int(lost or 0), first, last,
+        )  # fmt: skip
+
+    def marks(self, limit: int = 20) -> list[Mark]:
+        """The newest marks of the log about itself."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(schema.marks).order_by(schema.marks.c.seq.desc()).limit(limit)).fetchall()
+        return [
+            Mark(seq, kind, at, count, last_seq, tuple(json.loads(open_runs)) if open_runs else ())
+            for seq, kind, at, count, last_seq, open_runs in rows
+        ]
+
+    @property
+    def engine(self) -> Engine:
+        """The database, for what this class does not offer."""
+        return self._engine
+
+    def _add_payloads(self, connection: Connection, steps: Sequence[Step]) -> None:
+        by_key = {step.key: step for step in steps}
+        keys = list(by_key)
+        for start in range(0, len(keys), 500):
+            query = select(_payloads).where(_payloads.c.seq.in_(keys[start : start + 500]), _alive())
+            for seq, which, body, _expires in connection.execute(query):
+                by_key[seq].payloads[which] = json.loads(body)
+
+
+_RUN_COLUMNS = (
+    _runs.c.run, _runs.c.run_id, _runs.c.system, _runs.c.session_id, _runs.c.user_id, _runs.c.organization_id,
+    _runs.c.generation, _runs.c.message_digest, _runs.c.started_at, _runs.c.ended_at, _runs.c.status,
+    _runs.c.error_type, _runs.c.duration_ms, _runs.c.usage, _runs.c.steps, _runs.c.hook_runs, _runs.c.denied,
+    _runs.c.broke,
+)  # fmt: skip
+_STEP_COLUMNS = (
+    _steps.c.step, _steps.c.step_id, _steps.c.parent_id, _steps.c.kind, _steps.c.name, _steps.c.agent,
+    _steps.c.started_at, _steps.c.status, _steps.c.error_type, _steps.c.outcome, _steps.c.refused_by, _steps.c.reason,
+    _steps.c.duration_ms, _steps.c.opened, _steps.c.closed, _steps.c.unheard, _steps.c.ungated,
+)  # fmt: skip
+
+
+def _alive() -> ColumnElement[bool]:
+    return or_(_payloads.c.expires_at.is_(None), _payloads.c.expires_at > time.time())
+
+
+def _records_query() -> Select[Any]:
+    joined = (
+        _hook_runs.join(_hooks, _hooks.c.hook == _hook_runs.c.hook)
+        .outerjoin(_runs, _runs.c.run == _hook_runs.c.run)
+        .outerjoin(_steps, _steps.c.step == _hook_runs.c.step)
+    )
+    run, hook, step, owner = _hook_runs.c, _hooks.c, _steps.c, _runs.c
+    return select(
+        run.seq, run.record_id, owner.run_id, step.step_id, step.parent_id,
+        func.coalesce(run.agent, step.agent), run.at, hook.event, hook.hook_id, hook.hook_name, hook.hook_kind,
+        hook.source, hook.mode, run.grp, hook.priority, hook.policy, hook.observe, hook.shadow, run.decision,
+        run.reason, run.broke, run.failure_type, run.changed, run.before_digest, run.after_digest, run.duration_ms,
+        run.context, owner.generation, step.kind, step.name, step.outcome, step.refused_by, step.error_type,
+    ).select_from(joined)  # fmt: skip
+
+
+def _record(row: Any) -> Record:
+    values = list(row)
+    values[22] = tuple(values[22].split(",")) if values[22] else ()
+    return Record(*values)
+
+
+def _run_row(row: Any) -> RunRow:
+    values = list(row)
+    values[13] = _mapping(values[13])
+    return RunRow(*values)
+
+
+def _step(row: Any) -> Step:
+    values = list(row)
+    values[13], values[14] = _mapping(values[13]), _mapping(values[14])
+    values[15], values[16] = _words(values[15]), bool(values[16])
+    return Step(*values)
+
+
+def _tree(run: RunRow, steps: list[Step], records: list[Record]) -> RunDetail:
+    by_id = {step.step_id: step for step in steps}
+    roots: list[Step] = []
+    for step in steps:
+        parent = by_id.get(step.parent_id) if step.parent_id is not None else None
+        (roots if parent is None or parent is step else parent.children).append(step)
+    loose: list[Record] = []
+    for record in records:
+        owner = by_id.get(record.step_id) if record.step_id is not None else None
+        (loose if owner is None else owner.records).append(record)
+    return RunDetail(run, roots, steps, loose)
+
+
+def _mapping(value: str | None) -> Mapping[str, Any]:
+    found = json.loads(value) if value else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(value: str | None) -> tuple[str, ...]:
+    return tuple(value.split(" ")) if value else ()
+
+
+def _load_lines(path: Path) -> Engine:
+    """A JSON lines file as a database in memory."""
+    from agent_engine.records.jsonlsink import fact_of, read_lines
+    from agent_engine.records.sqlsink import SqlSink
+
+    if not path.is_file():
+        raise RecordsError(f"There are no records at {path}; name a store with --store, or run something first.")
+    engine = engine_for("sqlite:")
+    sink = SqlSink("sqlite:", RecordSettings(), engine)
+    sink.open()
+    batch = []
+    for entry in read_lines(path):
+        batch.append(fact_of(entry))
+        if len(batch) >= 2000:
+            sink.write(batch)
+            batch.clear()
+    if batch:
+        sink.write(batch)
+    sink.close()
+    return engine
