@@ -1,0 +1,658 @@
+"""The typed input of each event.
+
+A field that the catalogue lists as changeable can be assigned; every other refuses, so a hook that tries has said something impossible and
+is told so. Containers are ordinary dicts and lists: a door hands over copies, and edits where none are allowed reach nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
+
+MAX_COPY_DEPTH = 200
+
+_T = TypeVar("_T")
+_P = TypeVar("_P", bound="HookInput")
+_LAZY: Any = object()
+"""Stands in a constructor for a value that is worked out when it is first read."""
+
+_set = object.__setattr__
+
+
+def private_copy(value: _T) -> _T:
+    """A copy of the dicts, lists, tuples and sets in ``value``, down to 200 levels; everything else is shared.
+
+    A container that refers to itself does so in the copy, too.
+    """
+    kind = type(value)
+    if kind is str or value is None or kind is int or kind is bool or kind is float:
+        return value
+    if isinstance(value, (dict, list, tuple, set)):
+        copied: _T = _copy(value, {}, MAX_COPY_DEPTH)
+        return copied
+    return value
+
+
+def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
+    if depth == 0 or not isinstance(value, (dict, list, tuple, set)):
+        return value
+    known = seen.get(id(value))
+    if known is not None:
+        return known
+    if isinstance(value, dict):
+        new: Any = {} if type(value) is dict else _empty_like(value)
+        seen[id(value)] = new
+        for key, item in value.items():
+            new[key] = item if type(item) is str else _copy(item, seen, depth - 1)
+        return new
+    if isinstance(value, list):
+        new = []
+        seen[id(value)] = new
+        new.extend([item if type(item) is str else _copy(item, seen, depth - 1) for item in value])
+        return new
+    if isinstance(value, set):
+        return set(value)
+    items = [_copy(item, seen, depth - 1) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def _empty_like(value: dict[Any, Any]) -> dict[Any, Any]:
+    try:
+        new = value.copy()
+        new.clear()
+    except Exception as error:  # noqa: BLE001 - a dict subclass with rules of its own; a plain dict carries its content
+        del error
+        return {}
+    return new if isinstance(new, dict) else {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+_FLAT = frozenset(["str", "int", "float", "bool", "str | None", "int | None", "float | None", "bool | None"])
+"""Types, as written below, whose values hold no containers and need no copy."""
+
+_WORKED_OUT: dict[str, Callable[[], str]] = {"cwd": os.getcwd, "timestamp": _now}
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, Field))
+def _record(cls: type[_T]) -> type[_T]:
+    """A dataclass with slots and keyword fields. Frozen at run time; which fields may be assigned is the catalogue's to say."""
+    return dataclass(frozen=True, slots=True, kw_only=True, eq=True)(cls)
+
+
+@_record
+class HookInput:
+    """What every payload has.
+
+    ``timestamp`` is RFC 3339 in UTC. ``extra`` is for whatever has no field of its own; it never overrides a field in ``to_dict()``.
+    """
+
+    session_id: str | None = None
+    cwd: str = field(default=_LAZY)
+    event_name: str = ""
+    timestamp: str = field(default=_LAZY)
+    agent_name: str | None = None
+    run_id: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    event: ClassVar[HookEvent | None] = None
+    _changes: ClassVar[frozenset[str]] = frozenset()
+    _containers: ClassVar[tuple[str, ...]] = ("extra",)
+
+    def __post_init__(self) -> None:
+        if not self.event_name and self.event is not None:
+            _set(self, "event_name", self.event.value)
+        # An empty slot: reading it comes to __getattr__, so that a payload nobody asks for the time costs no clock.
+        if self.cwd is _LAZY:
+            object.__delattr__(self, "cwd")
+        if self.timestamp is _LAZY:
+            object.__delattr__(self, "timestamp")
+
+    def __getattr__(self, name: str) -> Any:
+        work = _WORKED_OUT.get(name)
+        if work is None:
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}; its fields are {', '.join(self._names())}"
+            )
+        value = work()
+        _set(self, name, value)
+        return value
+
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(one.name for one in fields(cls))
+
+    def _copy(self: _P) -> _P:
+        """A private copy: its containers are shared with nobody."""
+        new = object.__new__(type(self))
+        for name in self._names():
+            _set(new, name, getattr(self, name))
+        for name in self._containers:
+            _set(new, name, private_copy(getattr(self, name)))
+        return new
+
+    def _set(self, name: str, value: object) -> None:
+        """Assign a field, whatever the catalogue says of it; for the kernel alone."""
+        _set(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The payload as JSON-ready data.
+
+        Raises:
+            JsonFormError: a field holds something that JSON cannot carry; the error names its path.
+        """
+        from agent_engine.hooks.jsonform import to_plain
+
+        named = {name: getattr(self, name) for name in self._names()}
+        plain: dict[str, Any] = to_plain({**self.extra, **named})
+        return plain
+
+
+def _guard(self: HookInput, name: str, value: object) -> None:
+    if name not in self._changes:
+        allowed = ", ".join(sorted(self._changes)) or "nothing"
+        raise AttributeError(
+            f"{name!r} cannot be changed at {self.event or type(self).__name__}; what can be changed: {allowed}"
+        )
+    _set(self, name, value)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, Field))
+def _payload(event: HookEvent) -> Callable[[type[_P]], type[_P]]:
+    """Make a payload type: slots, keyword fields, and assignment only where the catalogue allows it."""
+
+    def make(cls: type[_P]) -> type[_P]:
+        made: Any = _record(cls)
+        made.__setattr__ = _guard
+        made.event = event
+        made._changes = CATALOGUE[event].changes
+        made._containers = tuple(
+            one.name for one in fields(made) if one.type not in _FLAT and one.name not in _WORKED_OUT
+        )
+        PAYLOADS[event] = made
+        result: type[_P] = made
+        return result
+
+    return make
+
+
+PAYLOADS: dict[HookEvent, type[Any]] = {}
+"""The payload type of every event that is not a managed point; those have their contexts (see ``payload_type``)."""
+
+_E = HookEvent
+_Dict = dict[str, Any]
+
+
+@_payload(_E.ON_INIT)
+class OnInitInput(HookInput):
+    """A plugin has been registered."""
+
+    plugin_name: str = ""
+    plugin_version: str = ""
+    plugin_description: str = ""
+
+
+@_payload(_E.ON_SHUTDOWN)
+class OnShutdownInput(HookInput):
+    """A plugin is about to be unregistered."""
+
+    plugin_name: str = ""
+    plugin_version: str = ""
+    plugin_description: str = ""
+
+
+@_payload(_E.SETUP)
+class SetupInput(HookInput):
+    """An engine or agent is first made ready. ``source`` is ``startup`` or ``maintenance``."""
+
+    source: str = "startup"
+
+
+@_payload(_E.ON_CONFIG)
+class OnConfigInput(HookInput):
+    """A configuration file has been read and is not yet used."""
+
+    path: str = ""
+    config: _Dict = field(default_factory=dict)
+
+
+@_payload(_E.ON_AUTH)
+class OnAuthInput(HookInput):
+    """The HTTP API has identified a caller."""
+
+    scheme: str = ""
+    principal: Any = None
+    client: str = ""
+
+
+@_payload(_E.USER_PROMPT_SUBMIT)
+class UserPromptSubmitInput(HookInput):
+    """A person's message enters."""
+
+    prompt: str = ""
+
+
+@_payload(_E.BEFORE_AGENT)
+class BeforeAgentInput(HookInput):
+    """A turn starts."""
+
+    prompt: str = ""
+    conversation_history: list[_Dict] = field(default_factory=list)
+    tools_available: list[str] = field(default_factory=list)
+
+
+@_payload(_E.AFTER_AGENT)
+class AfterAgentInput(HookInput):
+    """A turn has ended. ``response`` is "" where there is no answer."""
+
+    prompt: str = ""
+    response: Any = ""
+    tools_used: list[str] = field(default_factory=list)
+    total_tokens: int = 0
+    execution_time_ms: float = 0.0
+    status: str = "ok"
+    error_type: str | None = None
+
+
+@_payload(_E.BEFORE_TOOL_DEFINITIONS)
+class BeforeToolDefinitionsInput(HookInput):
+    """The tools of one model call: a list of ``{name, description, parameters}``."""
+
+    tool_definitions: list[_Dict] = field(default_factory=list)
+    model: str = ""
+
+
+@_payload(_E.BEFORE_LLM)
+class BeforeLLMInput(HookInput):
+    """One model call is about to be made."""
+
+    messages: list[_Dict] = field(default_factory=list)
+    model: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+
+
+@_payload(_E.ON_LLM_DELTA)
+class OnLLMDeltaInput(HookInput):
+    """Streamed text that has not been released; ``final`` marks the last of it."""
+
+    text: str = ""
+    index: int = 0
+    final: bool = False
+
+
+@_payload(_E.AFTER_LLM)
+class AfterLLMInput(HookInput):
+    """One model call has ended. ``tool_calls`` is a list of ``{id, name, arguments}``."""
+
+    messages: list[_Dict] = field(default_factory=list)
+    response: str = ""
+    tool_calls: list[_Dict] = field(default_factory=list)
+    model: str = ""
+    tokens_used: int = 0
+    latency_ms: float = 0.0
+    status: str = "ok"
+    error_type: str | None = None
+
+
+@_payload(_E.MODEL_FALLBACK)
+class ModelFallbackInput(HookInput):
+    """A fallback model takes over."""
+
+    from_model: str = ""
+    to_model: str = ""
+    reason_category: str = ""
+    fallback_index: int = 0
+
+
+@_payload(_E.PROMPT_PREFIX_INVALIDATED)
+class PromptPrefixInvalidatedInput(HookInput):
+    """Model, tools or system prompt changed, so a provider's prompt cache will miss."""
+
+    old_signature: str = ""
+    new_signature: str = ""
+    reason: str = ""
+
+
+@_payload(_E.BEFORE_TOOL)
+class BeforeToolInput(HookInput):
+    """A tool is about to be called with ``tool_input``."""
+
+    call_id: str | None = None
+    tool_name: str = ""
+    tool_input: _Dict = field(default_factory=dict)
+    tool_description: str = ""
+
+
+@_payload(_E.AFTER_TOOL)
+class AfterToolInput(HookInput):
+    """A tool has ended; ``tool_error`` is the error's type and text where its body raised."""
+
+    call_id: str | None = None
+    tool_name: str = ""
+    tool_input: _Dict = field(default_factory=dict)
+    tool_output: Any = None
+    tool_error: str | None = None
+    execution_time_ms: float = 0.0
+    status: str = "ok"
+    error_type: str | None = None
+
+
+@_payload(_E.ON_PERMISSION_ASK)
+class OnPermissionAskInput(HookInput):
+    """A hook asked for leave; a clear yes or no here answers it."""
+
+    tool_name: str = ""
+    tool_input: _Dict = field(default_factory=dict)
+    reason: str | None = None
+    call_id: str | None = None
+
+
+@_payload(_E.ON_ERROR)
+class OnErrorInput(HookInput):
+    """An error inside a run."""
+
+    error_type: str = ""
+    error_message: str = ""
+    stack_trace: str = ""
+    context: _Dict = field(default_factory=dict)
+
+
+@_payload(_E.ON_RETRY)
+class OnRetryInput(HookInput):
+    """A back-off wait begins; ``attempt`` counts from 1, ``operation`` is ``model`` or ``tool``."""
+
+    tool_name: str = ""
+    attempt: int = 1
+    delay_ms: float = 0.0
+    error: str = ""
+    max_attempts: int = 0
+    error_type: str = ""
+    operation: str = ""
+
+
+@_payload(_E.SESSION_START)
+class SessionStartInput(HookInput):
+    """A conversation begins or resumes (``source``: ``startup`` or ``resume``)."""
+
+    source: str = "startup"
+    session_name: str | None = None
+
+
+@_payload(_E.SESSION_END)
+class SessionEndInput(HookInput):
+    """A conversation has ended."""
+
+    reason: str = ""
+    total_turns: int = 0
+    total_tokens: int = 0
+
+
+@_payload(_E.SESSION_PERSIST_FAILED)
+class SessionPersistFailedInput(HookInput):
+    """A conversation could not be stored; the turn is kept in a spill file."""
+
+    role: str = ""
+    content: Any = ""
+    error: str = ""
+    spilled: bool = False
+    spill_path: str | None = None
+
+
+@_payload(_E.BEFORE_COMPACTION)
+class BeforeCompactionInput(HookInput):
+    """The history is about to be shortened."""
+
+    messages_count: int = 0
+    tokens: int = 0
+    limit: int = 0
+
+
+@_payload(_E.AFTER_COMPACTION)
+class AfterCompactionInput(HookInput):
+    """The history has been shortened."""
+
+    messages_count: int = 0
+    tokens: int = 0
+    limit: int = 0
+    kept: int = 0
+    removed: int = 0
+    summary: str = ""
+
+
+@_payload(_E.SUBAGENT_STOP)
+class SubagentStopInput(HookInput):
+    """A sub-agent has ended."""
+
+    task: str = ""
+    success: bool = True
+    output: Any = ""
+    error: str | None = None
+    depth: int = 0
+    duration_ms: float = 0.0
+
+
+@_payload(_E.NOTIFICATION)
+class NotificationInput(HookInput):
+    """The engine tells a person something (``approval_needed``, ``run_failed``)."""
+
+    kind: str = ""
+    message: str = ""
+
+
+@_payload(_E.MESSAGE_RECEIVED)
+class MessageReceivedInput(HookInput):
+    """A message has arrived over a channel."""
+
+    platform: str = ""
+    content: str = ""
+    sender_id: str | None = None
+    channel_id: str | None = None
+    channel_type: str | None = None
+    message_id: str | None = None
+
+
+@_payload(_E.MESSAGE_SENDING)
+class MessageSendingInput(HookInput):
+    """An answer is about to leave."""
+
+    platform: str = ""
+    content: str = ""
+    channel_id: str | None = None
+    channel_type: str | None = None
+    reply_to: str | None = None
+    message_id: str | None = None
+
+
+@_payload(_E.MESSAGE_SENT)
+class MessageSentInput(HookInput):
+    """An answer has left."""
+
+    platform: str = ""
+    content: str = ""
+    channel_id: str | None = None
+    channel_type: str | None = None
+    reply_to: str | None = None
+    message_id: str | None = None
+
+
+@_payload(_E.MESSAGE_UNDELIVERED)
+class MessageUndeliveredInput(HookInput):
+    """An answer could not leave; ``content`` is "" where a hook refused it."""
+
+    platform: str = ""
+    content: str = ""
+    channel_id: str | None = None
+    channel_type: str | None = None
+    reply_to: str | None = None
+    message_id: str | None = None
+    error: str | None = None
+
+
+@_payload(_E.GATEWAY_START)
+class GatewayStartInput(HookInput):
+    """The server has started."""
+
+    platforms: list[str] = field(default_factory=list)
+    reason: str | None = None
+
+
+@_payload(_E.GATEWAY_STOP)
+class GatewayStopInput(HookInput):
+    """The server stops."""
+
+    platforms: list[str] = field(default_factory=list)
+    reason: str | None = None
+
+
+@_payload(_E.JOB_COMPLETED)
+class JobCompletedInput(HookInput):
+    """A background run has ended."""
+
+    job_id: str = ""
+    status: str = ""
+    result: Any = None
+    error: str | None = None
+
+
+@_record
+class _Conversation(HookInput):
+    """Something happened in a conversation on a channel."""
+
+    platform: str = ""
+    kind: str = ""
+    chat_id: str | None = None
+    user_id: str | None = None
+    message_id: str | None = None
+    emoji: str | None = None
+    new_text: str | None = None
+    thread_id: str | None = None
+
+
+@_payload(_E.MESSAGE_EDITED)
+class MessageEditedInput(_Conversation):
+    """A message was edited."""
+
+
+@_payload(_E.MESSAGE_DELETED)
+class MessageDeletedInput(_Conversation):
+    """A message was deleted."""
+
+
+@_payload(_E.REACTION_RECEIVED)
+class ReactionReceivedInput(_Conversation):
+    """Somebody reacted to a message."""
+
+
+@_payload(_E.MEMBER_JOINED)
+class MemberJoinedInput(_Conversation):
+    """Somebody joined a conversation."""
+
+
+@_payload(_E.MEMBER_LEFT)
+class MemberLeftInput(_Conversation):
+    """Somebody left a conversation."""
+
+
+@_payload(_E.THREAD_CREATED)
+class ThreadCreatedInput(_Conversation):
+    """A thread was opened."""
+
+
+@_payload(_E.CLI_BACKEND_EXECUTE)
+class CLIBackendExecuteInput(HookInput):
+    """An agent delegated a turn to a command-line agent; the prompt in ``command`` is masked."""
+
+    backend: str = ""
+    command: str = ""
+    content: str = ""
+    error: str | None = None
+
+
+@_record
+class _Schedule(HookInput):
+    """A scheduled run."""
+
+    job_name: str = ""
+    job_id: str = ""
+    schedule: str = ""
+    message: str = ""
+    principal: str | None = None
+    enabled: bool = True
+
+
+@_payload(_E.SCHEDULE_ADD)
+class ScheduleAddInput(_Schedule):
+    """A scheduled run is to be added."""
+
+
+@_payload(_E.SCHEDULE_REMOVE)
+class ScheduleRemoveInput(_Schedule):
+    """A scheduled run was removed."""
+
+
+@_payload(_E.SCHEDULE_TRIGGER)
+class ScheduleTriggerInput(_Schedule):
+    """A scheduled run is due."""
+
+
+@_record
+class _KanbanTask(HookInput):
+    """A task on the board of background runs."""
+
+    task_id: str = ""
+    board: str = ""
+    status: str = ""
+    assignee: str | None = None
+    from_status: str | None = None
+    to_status: str | None = None
+
+
+@_payload(_E.KANBAN_TASK_CREATED)
+class KanbanTaskCreatedInput(_KanbanTask):
+    """A task was created."""
+
+
+@_payload(_E.KANBAN_TASK_CLAIMED)
+class KanbanTaskClaimedInput(_KanbanTask):
+    """Somebody took a task."""
+
+
+@_payload(_E.KANBAN_TASK_MOVED)
+class KanbanTaskMovedInput(_KanbanTask):
+    """A task changed its column."""
+
+
+@_payload(_E.KANBAN_TASK_DONE)
+class KanbanTaskDoneInput(_KanbanTask):
+    """A task is done."""
+
+
+@_payload(_E.KANBAN_TASK_BLOCKED)
+class KanbanTaskBlockedInput(_KanbanTask):
+    """A task cannot go on."""
+
+
+@_payload(_E.KANBAN_TASK_FAILED)
+class KanbanTaskFailedInput(_KanbanTask):
+    """A task failed."""
+
+
+def payload_type(event: HookEvent | str) -> type[Any]:
+    """The type of the payload at ``event``: a HookInput, or a managed point's context."""
+    known = PAYLOADS.get(event_of(event))
+    if known is not None:
+        return known
+    from agent_engine.hooks import managed
+
+    name = CATALOGUE[event_of(event)].payload
+    return BaseException if name == "BaseException" else getattr(managed, name)

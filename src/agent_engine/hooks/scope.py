@@ -1,0 +1,131 @@
+"""Which registries a step listens to, and the plans compiled from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_engine.hooks import registry as _registry
+from agent_engine.hooks.definition import HookDefinition
+from agent_engine.hooks.events import CATALOGUE, HookEvent
+from agent_engine.hooks.matcher import Target
+from agent_engine.hooks.registry import DEFAULT_TIMEOUT, HookRegistry, order
+from agent_engine.hooks.site import Site as Site
+
+if TYPE_CHECKING:
+    from agent_engine.hooks.plan import Plan
+
+_Key = tuple[HookEvent, Target, str | None, str | None]
+_MAX_PLANS = 4096
+_MISSING = object()
+
+
+class HookScope:
+    """Layers of registries: platform hooks, the process-wide registry, an engine's, an agent's and those of the agents above it.
+
+    ``plan`` is the only question a door asks before it builds a payload; where nobody listens the answer is None, from a dict. Plans are
+    compiled once and thrown away when one of the registries changes. A dispatch uses the plan it started with.
+    """
+
+    __slots__ = ("_default", "_plans", "_registries", "_runner_timeout", "_seen", "_versions", "platform")
+
+    def __init__(
+        self,
+        *registries: HookRegistry,
+        platform: HookRegistry | None = None,
+        with_default: bool = True,
+        runner_timeout: float | None = None,
+    ) -> None:
+        self.platform = platform
+        self._default = with_default
+        self._registries = tuple(dict.fromkeys(registries))
+        self._runner_timeout = runner_timeout
+        self._seen: tuple[HookRegistry, ...] = ()
+        self._versions = -1
+        self._plans: dict[_Key, Plan | None] = {}
+
+    def extended(self, registry: HookRegistry | None, inherit_default: bool = True) -> HookScope:
+        """This scope with one registry more. ``inherit_default=False`` leaves the process-wide registry out from here on; platform hooks
+        and the registries above stay."""
+        added = () if registry is None else (registry,)
+        if not added and inherit_default:
+            return self
+        return HookScope(
+            *self._registries,
+            *added,
+            platform=self.platform,
+            with_default=self._default and inherit_default,
+            runner_timeout=self._runner_timeout,
+        )
+
+    def registries(self) -> tuple[HookRegistry, ...]:
+        """Every registry of this scope, platform first."""
+        head = () if self.platform is None else (self.platform,)
+        middle = (_registry.get_default_registry(),) if self._default else ()
+        return tuple(dict.fromkeys((*head, *middle, *self._registries)))
+
+    def plan(
+        self, event: HookEvent, target: Target = None, *, agent: str | None = None, server: str | None = None
+    ) -> Plan | None:
+        """What runs at ``event`` for ``target``; None where nobody listens."""
+        versions = 0
+        for registry in self._seen:
+            versions += registry.version
+        if versions != self._versions or (self._default and _registry._default not in self._seen):
+            self._forget()
+        key = (event, target, agent, server)
+        found = self._plans.get(key, _MISSING)
+        return self._compile(key) if found is _MISSING else found  # type: ignore[return-value]  # _MISSING is neither
+
+    def listens(self, event: HookEvent) -> bool:
+        """True where a hook on ``event`` could hold something back: an enabled one that is neither an observer nor a shadow."""
+        return any(not hook.observe and not hook.shadow for hook, _ in self._ordered(event))
+
+    def hooks(self, event: HookEvent | None = None) -> list[HookDefinition]:
+        """The enabled hooks in the order they run, of one event or of all in the catalogue's order."""
+        events = CATALOGUE if event is None else (event,)
+        return [hook for one in events for hook, _ in self._ordered(one)]
+
+    def _ordered(self, event: HookEvent) -> list[tuple[HookDefinition, float]]:
+        found: list[tuple[HookDefinition, float]] = []
+        for registry in self.registries():
+            limit = self._runner_timeout or registry.own_timeout or DEFAULT_TIMEOUT
+            found += [(hook, hook.timeout or limit) for hook in registry.hooks_of(event)]
+        # Platform hooks have priorities of their own below 0, or come first among equals by being sorted ahead.
+        platform = set() if self.platform is None else {hook.id for hook in self.platform.hooks_of(event)}
+        found.sort(key=lambda pair: (pair[0].id not in platform, order(pair[0])))
+        return found
+
+    def _forget(self) -> None:
+        self._plans = {}
+        self._seen = self.registries()
+        self._versions = sum(registry.version for registry in self._seen)
+
+    def _compile(self, key: _Key) -> Plan | None:
+        event, target, agent, server = key
+        chosen = [
+            (hook, limit)
+            for hook, limit in self._ordered(event)
+            if hook.matches(target)
+            and (hook.agents is None or agent in hook.agents)
+            and (hook.servers is None or server in hook.servers)
+        ]
+        plan: Plan | None = None
+        if chosen:
+            from agent_engine.hooks.plan import compile_plan
+
+            plan = compile_plan(event, chosen)
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans = {}
+        self._plans[key] = plan
+        return plan
+
+
+_process_scope: HookScope | None = None
+
+
+def default_scope() -> HookScope:
+    """The scope over the process-wide registry alone."""
+    global _process_scope
+    if _process_scope is None:
+        _process_scope = HookScope()
+    return _process_scope
