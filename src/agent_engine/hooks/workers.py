@@ -1,6 +1,7 @@
-"""Daemon threads that synchronous hooks and tools run in, so that they can neither block a loop nor keep the interpreter alive.
+"""Daemon threads for synchronous hooks and tools: these can neither block a loop nor keep the interpreter alive.
 
-A thread cannot be stopped. Work that is not done in time is left behind: its thread goes on until it returns, and is counted meanwhile.
+A thread cannot be stopped. Work that is not done in time is left behind: its thread goes on until it returns, and is
+counted meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["MOST_OVERRUN", "Errand", "Overran", "carry_back", "overrun", "run_in_worker"]
 
@@ -24,7 +25,6 @@ MOST_OVERRUN = 64
 _IDLE_S = 5.0
 """Seconds that a thread waits for more work before it ends."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -69,8 +69,8 @@ _lock = threading.Lock()
 class Errand(Generic[T]):
     """One piece of work for a worker thread, and the loop that waits for it.
 
-    Made and awaited on one loop. ``deadline`` (``time.monotonic``) says from when on it counts as overrun once it has been left behind.
-    After ``wait`` has said True, ``value`` or ``error`` holds what came of it.
+    Made and awaited on one loop. ``deadline`` (``time.monotonic``) says from when on it counts as overrun once it has
+    been left behind. After ``wait`` has said True, ``value`` or ``error`` holds what came of it.
     """
 
     __slots__ = ("__weakref__", "_done", "_loop", "_waiter", "_work", "deadline", "error", "left", "value")
@@ -120,7 +120,7 @@ class Errand(Generic[T]):
             waiter.set_result(None)
 
     async def wait(self, seconds: float = math.inf) -> bool:
-        """Whether the work is done within ``seconds``; may be asked again. A cancelled wait leaves the errand behind."""
+        """Whether the work is done within ``seconds``; may be asked again. A cancelled wait leaves it behind."""
         if self._done:
             return True
         waiter = self._waiter = self._loop.create_future()
@@ -137,7 +137,7 @@ class Errand(Generic[T]):
         return self._done
 
     def leave(self, *, overran: bool = False) -> bool:
-        """Wait no longer; False where the work has been done meanwhile. With ``overran`` it is past its limit from now on."""
+        """Wait no longer; False where the work is done by now. With ``overran`` it is past its limit from now on."""
         if overran:
             self.deadline = min(self.deadline, time.monotonic())
         with _lock:
@@ -158,16 +158,13 @@ def overrun() -> int:
 
 
 async def run_in_worker(
-    func: Callable[P, T],
-    *args: P.args,
-    limit: float | None = None,
-    context: contextvars.Context | None = None,
-    **kwargs: P.kwargs,
+    func: Callable[..., T], *args: Any, limit: float | None = None, context: contextvars.Context | None = None
 ) -> T:
     """Call ``func`` in a worker thread and wait for what it returns.
 
     Args:
         func: what to call.
+        args: its arguments.
         limit: seconds; None means no limit.
         context: the context to call it in; None is a copy of the caller's, whose changes nobody sees.
 
@@ -176,7 +173,7 @@ async def run_in_worker(
         BaseException: whatever ``func`` raised.
     """
     where = contextvars.copy_context() if context is None else context
-    errand: Errand[T] = Errand(lambda: where.run(func, *args, **kwargs))
+    errand: Errand[T] = Errand(lambda: where.run(func, *args))
     if limit is not None:
         errand.deadline = time.monotonic() + limit
     errand.start()
