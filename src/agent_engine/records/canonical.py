@@ -1,7 +1,7 @@
 """Canonical JSON, and digests over it: the same content gives the same digest, in every process.
 
 Keys sorted, no blanks, ASCII with ``\\u`` escapes, no NaN. A payload's digest is taken over its event and its own
-fields, without ``cwd`` and ``timestamp``: two identical calls have one digest.
+fields; where and when (``cwd``, ``timestamp``, run, session, agent) are left out, the record has them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_engine.hooks.jsonform import MAX_DEPTH, JsonFormError, to_plain
 
-_LEFT_OUT = frozenset({"cwd", "timestamp"})
+_LEFT_OUT = frozenset({"cwd", "timestamp", "event_name", "session_id", "run_id", "agent_name"})
 _LARGE = 50_000
 """Characters (a container counts as 16) from which a value is encoded in pieces, so that no thread waits for it."""
 _PIECE = 1 << 15

@@ -278,3 +278,21 @@ def _text(value: object) -> str | None:
 def _kind_of(hook: object) -> str:
     name = type(hook).__name__
     return {"CommandHook": "command", "WebhookHook": "webhook", "FunctionHook": "function"}.get(name, "function")
+
+
+def clean(fact: Fact) -> Fact:
+    """The fact with texts that every database takes: no NUL, no lone surrogate."""
+    values = tuple(_clean_value(value) for value in fact.values)
+    return Fact(fact.kind, values, [(which, _clean_text(body)) for which, body in fact.payloads])
+
+
+def _clean_value(value: object) -> object:
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return max(-(2**63), min(2**63 - 1, value))
+    return value
+
+
+def _clean_text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")

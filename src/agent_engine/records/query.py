@@ -390,6 +390,7 @@ def _words(value: str | None) -> tuple[str, ...]:
 
 def _load_lines(path: Path) -> Engine:
     """A JSON lines file as a database in memory."""
+    from agent_engine.records.facts import clean
     from agent_engine.records.jsonlsink import fact_of, read_lines
     from agent_engine.records.sqlsink import SqlSink
 
@@ -400,7 +401,7 @@ def _load_lines(path: Path) -> Engine:
     sink.open()
     batch = []
     for entry in read_lines(path):
-        batch.append(fact_of(entry))
+        batch.append(clean(fact_of(entry)))
         if len(batch) >= 2000:
             sink.write(batch)
             batch.clear()

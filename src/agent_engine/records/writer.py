@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent_engine.records import facts as fact_forms
-from agent_engine.records.facts import Fact, FactMaker
+from agent_engine.records.facts import Fact, FactMaker, clean
 from agent_engine.records.journal import Entry
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import Recovery, Sink
@@ -231,7 +231,7 @@ class StoreJournal:
 
     def _deliver_singly(self, sink: Sink, facts: list[Fact]) -> int:
         """Something in a batch is not to the store's liking: clean the texts, and if that is not it, leave it out."""
-        cleaned = [_clean(fact) for fact in facts]
+        cleaned = [clean(fact) for fact in facts]
         if cleaned != facts:
             return self._deliver(sink, cleaned)
         if len(facts) == 1:
@@ -341,21 +341,3 @@ def _is_about_data(error: Exception) -> bool:
     return bool(
         names & {"DataError", "IntegrityError", "ProgrammingError", "UnicodeError", "ValueError", "OverflowError"}
     )
-
-
-def _clean(fact: Fact) -> Fact:
-    """The fact with texts that every database takes: no NUL, no lone surrogate."""
-    values = tuple(_clean_value(value) for value in fact.values)
-    return Fact(fact.kind, values, [(which, _clean_text(body)) for which, body in fact.payloads])
-
-
-def _clean_value(value: object) -> object:
-    if isinstance(value, str):
-        return _clean_text(value)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return max(-(2**63), min(2**63 - 1, value))
-    return value
-
-
-def _clean_text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")
