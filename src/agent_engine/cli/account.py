@@ -100,10 +100,15 @@ class Account:
 
     async def stop(self) -> None:
         self._log.remove()
-        if self.engine.inside:
-            self.style.ended(self.engine)
-            self.engine = Run(None)
+        self.settle()
         self.style.close()
+
+    def settle(self) -> None:
+        """Show what has happened outside any run so far: while the engine was built, or closed."""
+        engine, self.engine = self.engine, Run(None)
+        engine.inside.extend(engine.logged)
+        if engine.inside:
+            self.style.ended(engine)
 
     def write(self, entry: Entry) -> None:
         try:
@@ -124,9 +129,7 @@ class Account:
         run = self._run(entry.run_id)
         depth = 0
         if isinstance(entry, RunOpened):
-            if self.engine.inside:
-                self.style.ended(self.engine)
-                self.engine = Run(None)
+            self.settle()
             run = self._runs[entry.run_id] = Run(entry)
         elif isinstance(entry, RunClosed):
             run.closed = entry
