@@ -1,4 +1,5 @@
-"""The hook kernel: events, payloads, decisions, registries and the dispatcher. Useful alone; it imports nothing else of the package."""
+"""The hook kernel: events, payloads, decisions, registries and the dispatcher. Useful alone; it imports nothing else
+of the package."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ _numbers = itertools.count(1)
 class HookDefinition:
     """What every hook has, whichever way it was registered.
 
-    ``timeout`` is in seconds, None for the registry's limit. ``sequential`` None is automatic: sequential where the event has something to
-    change. ``seq`` numbers registrations over all registries; ``source`` says where the hook was declared.
+    ``timeout`` is in seconds, None for the registry's limit. ``sequential`` None is automatic: sequential where the
+    event has something to change. ``seq`` numbers registrations over all registries; ``source`` says where the hook
+    was declared.
 
     Raises:
         HookRegistrationError: a field makes no sense at this event; the message names the hook and the field.
@@ -127,8 +128,9 @@ class HookDefinition:
 class FunctionHook(HookDefinition):
     """A Python callable of one argument.
 
-    ``is_async`` None is found out. ``managed_call`` calls it with a HookInvocation instead of the bare payload; ``plugin``, ``method`` and
-    ``ref`` say which declared hook it is. With ``func=None`` it can be registered, and denies.
+    ``is_async`` None is found out. ``managed_call`` calls it with a HookInvocation instead of the bare payload;
+    ``plugin``, ``method`` and ``ref`` say which declared hook it is. With ``func=None`` it can be registered, and
+    denies.
     """
 
     func: Callable[..., Any] | None = None
@@ -162,8 +164,8 @@ class FunctionHook(HookDefinition):
 class CommandHook(HookDefinition):
     """A process: the payload's JSON on its standard input, the decision from its output and exit code.
 
-    ``args`` is a list, run without a shell; ``command`` is one shell line (``shell=True``) or a line split into words. ``env`` is added to a
-    safe base environment; ``pass_env`` names further variables to inherit.
+    ``args`` is a list, run without a shell; ``command`` is one shell line (``shell=True``) or a line split into
+    words. ``env`` is added to a safe base environment; ``pass_env`` names further variables to inherit.
     """
 
     command: str | None = None
@@ -202,7 +204,8 @@ class CommandHook(HookDefinition):
 class WebhookHook(HookDefinition):
     """An HTTP endpoint that gets the payload's JSON by POST and answers with the decision.
 
-    ``secret_env`` names the variable with the key of the HMAC signature; ``header_env`` maps header names to variables. Never values.
+    ``secret_env`` names the variable with the key of the HMAC signature; ``header_env`` maps header names to
+    variables. Never values.
     """
 
     url: str = ""
@@ -263,7 +266,8 @@ def source_of(func: Callable[..., Any]) -> str:
         func = func.func
     inner = inspect.unwrap(func)
     inner = getattr(inner, "__func__", inner)
-    code = getattr(inner, "__code__", None) or getattr(getattr(type(inner), "__call__", None), "__code__", None)
+    call = getattr(type(inner), "__call__", None)  # noqa: B004 - the method itself is wanted
+    code = getattr(inner, "__code__", None) or getattr(call, "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
     module = getattr(inner, "__module__", None) or type(inner).__module__
@@ -278,7 +282,8 @@ def is_async_callable(func: Callable[..., Any]) -> bool:
 
 
 def cannot_be_called(func: object) -> str | None:
-    """Why ``func`` cannot be a hook, None where it can: it must be callable with one argument and give its answer as a value."""
+    """Why ``func`` cannot be a hook, None where it can: it must be callable with one argument and give its answer as
+    a value."""
     name = callable_name(func) if callable(func) else repr(func)[:80]
     if not callable(func):
         return f"{name} is not callable"
@@ -287,7 +292,7 @@ def cannot_be_called(func: object) -> str | None:
         inner = inner.func
     for body in (inner, getattr(inner, "__call__", None)):  # noqa: B004
         if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
-            return f"'{name}' is a generator function, which gives no answer when it is called; return the decision instead"
+            return f"'{name}' is a generator function, which gives no answer when called; return the decision instead"
     try:
         inspect.signature(func).bind(object())
     except TypeError as error:

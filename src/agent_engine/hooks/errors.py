@@ -39,7 +39,8 @@ class HookExecutionError(HookError):
 class HookFailure(HookError):
     """A hook broke, told apart from a hook that said no. The kernel turns it into what the failure policy says.
 
-    ``reason`` goes into the record and the log; ``failure_type`` is a short stable word (``timeout``, ``exit_code``, an exception's type …).
+    ``reason`` goes into the record and the log; ``failure_type`` is a short stable word (``timeout``, ``exit_code``,
+    an exception's type …).
     """
 
     def __init__(self, reason: str, failure_type: str = "error", *, cause: BaseException | None = None) -> None:

@@ -124,8 +124,9 @@ def _unknown(name: str) -> str:
 class EventSpec:
     """What holds at one event.
 
-    ``changes`` are the payload fields a hook may change; ``target`` is the payload attribute that a matcher is tried against, None where a
-    matcher is refused; ``closing`` marks the event that ends a step; ``engine_fires`` is False where the engine has no such part yet.
+    ``changes`` are the payload fields a hook may change; ``target`` is the payload attribute that a matcher is tried
+    against, None where a matcher is refused; ``closing`` marks the event that ends a step; ``engine_fires`` is False
+    where the engine has no such part yet.
     """
 
     event: HookEvent

@@ -1,7 +1,8 @@
 """The contexts of the managed points, and what a managed hook is called with.
 
-All are frozen. What a hook must use, such as ``inbound_access_token`` or a header's value, is a plain ``str`` when it is asked for by name;
-every way to show the object as a whole (repr, str, ``to_dict``, ``dataclasses.asdict``, JSON) shows ``***``, and none can be pickled.
+All are frozen. What a hook must use, such as ``inbound_access_token`` or a header's value, is a plain ``str`` when it
+is asked for by name; every way to show the object as a whole (repr, str, ``to_dict``, ``dataclasses.asdict``, JSON)
+shows ``***``, and none can be pickled.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _SECRET_WORDS = (
 
 
 class _Masked(str):
-    """What generic code sees in the place of a secret: ``***``. A constructor that is given one takes the real value out of it."""
+    """What generic code sees in the place of a secret: ``***``. A constructor that is given one takes the real value
+    out of it."""
 
     real: Any
 
@@ -52,8 +54,8 @@ class _Masked(str):
 
 
 class _SecretName(str):
-    """The name of a secret field as ``dataclasses.fields`` gives it. Asked for under this name a context answers masked, which is how
-    ``asdict`` and ``astuple`` see nothing while ``replace`` keeps the value."""
+    """The name of a secret field as ``dataclasses.fields`` gives it. Asked for under this name a context answers
+    masked, which is how ``asdict`` and ``astuple`` see nothing while ``replace`` keeps the value."""
 
     __slots__ = ()
 
@@ -375,9 +377,8 @@ class HookInvocation(Context):
         """
         if isinstance(self.payload, kind):
             return self.payload
-        raise TypeError(
-            f"The payload at {self.hook_point or 'this point'} is a {type(self.payload).__name__}, not a {kind.__name__}"
-        )
+        point, found = self.hook_point or "this point", type(self.payload).__name__
+        raise TypeError(f"The payload at {point} is a {found}, not a {kind.__name__}")
 
     def _shown(self, name: str) -> Any:
         if name == "payload":

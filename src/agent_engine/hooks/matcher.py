@@ -1,7 +1,7 @@
 """Matchers: which targets a hook is for.
 
-A text with any of ``. ^ $ ( ) [ ] { } + \\`` is a regular expression that must match in full; any other is a shell-style pattern, with ``|``
-between alternatives. No matcher is every target.
+A text with any of ``. ^ $ ( ) [ ] { } + \\`` is a regular expression that must match in full; any other is a
+shell-style pattern, with ``|`` between alternatives. No matcher is every target.
 """
 
 from __future__ import annotations

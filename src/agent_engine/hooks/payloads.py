@@ -1,7 +1,8 @@
 """The typed input of each event.
 
-A field that the catalogue lists as changeable can be assigned; every other refuses, so a hook that tries has said something impossible and
-is told so. Containers are ordinary dicts and lists: a door hands over copies, and edits where none are allowed reach nobody.
+A field that the catalogue lists as changeable can be assigned; every other refuses, so a hook that tries has said
+something impossible and is told so. Containers are ordinary dicts and lists: a door hands over copies, and edits
+where none are allowed reach nobody.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ _WORKED_OUT: dict[str, Callable[[], str]] = {"cwd": os.getcwd, "timestamp": _now
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, Field))
 def _record(cls: type[_T]) -> type[_T]:
-    """A dataclass with slots and keyword fields. Frozen at run time; which fields may be assigned is the catalogue's to say."""
+    """A dataclass with slots and keyword fields. Frozen at run time; which fields may be assigned is the catalogue's
+    to say."""
     return dataclass(frozen=True, slots=True, kw_only=True, eq=True)(cls)
 
 
@@ -93,7 +95,8 @@ def _record(cls: type[_T]) -> type[_T]:
 class HookInput:
     """What every payload has.
 
-    ``timestamp`` is RFC 3339 in UTC. ``extra`` is for whatever has no field of its own; it never overrides a field in ``to_dict()``.
+    ``timestamp`` is RFC 3339 in UTC. ``extra`` is for whatever has no field of its own; it never overrides a field in
+    ``to_dict()``.
     """
 
     session_id: str | None = None

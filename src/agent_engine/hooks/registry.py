@@ -34,8 +34,9 @@ def order(hook: HookDefinition) -> tuple[int, int]:
 class HookRegistry:
     """A set of hooks by event.
 
-    ``version`` goes up with every change, so that whoever compiled a plan from this registry knows when to do it again. A registry made with
-    ``platform=True`` takes priorities below 0 and lets nothing be removed or disabled once it is sealed.
+    ``version`` goes up with every change, so that whoever compiled a plan from this registry knows when to do it
+    again. A registry made with ``platform=True`` takes priorities below 0 and lets nothing be removed or disabled
+    once it is sealed.
     """
 
     def __init__(self, enabled: bool = True, *, platform: bool = False) -> None:
@@ -59,11 +60,13 @@ class HookRegistry:
         """
         if not isinstance(hook, HookDefinition):
             raise HookRegistrationError(
-                f"register() takes a FunctionHook, CommandHook or WebhookHook, not {type(hook).__name__}; for a function there is register_function()"
+                f"register() takes a FunctionHook, CommandHook or WebhookHook, not {type(hook).__name__}; "
+                "for a function there is register_function()"
             )
         if hook.priority < 0 and not self._platform:
             raise HookRegistrationError(
-                f"Hook '{hook.name}' on {hook.event}: priorities below 0 are reserved for Engine(platform_hooks=[...]); use 0 or more"
+                f"Hook '{hook.name}' on {hook.event}: priorities below 0 are reserved for Engine(platform_hooks=[...]); "
+                "use 0 or more"
             )
         event = event_of(hook.event)
         with self._lock:
@@ -71,8 +74,11 @@ class HookRegistry:
                 raise HookRegistrationError(
                     "Platform hooks are fixed when the engine is made; pass them to Engine(platform_hooks=[...])"
                 )
-            self._drop(hook.id)
-            self._hooks[event] = tuple(sorted((*self._hooks.get(event, _NONE), hook), key=order))
+            if self._events.get(hook.id, event) is not event:
+                self._drop(hook.id)
+            # One assignment: a reader sees the hook that is replaced or the one that replaces it, never neither.
+            others = (old for old in self._hooks.get(event, _NONE) if old.id != hook.id)
+            self._hooks[event] = tuple(sorted((*others, hook), key=order))
             self._events[hook.id] = event
             self.version += 1
         return hook.id

@@ -19,7 +19,8 @@ STRICTNESS: dict[str, int] = {"allow": 0, "modify": 1, "ask": 2, "deny": 3, "blo
 class HookResult:
     """What one hook decided.
 
-    ``modified_input`` names tool arguments at ``before_tool``, payload fields elsewhere. ``additional_context`` is text for the model.
+    ``modified_input`` names tool arguments at ``before_tool``, payload fields elsewhere. ``additional_context`` is
+    text for the model.
     """
 
     decision: str = "allow"
@@ -90,7 +91,8 @@ class HookOutput:
 
 @dataclass(slots=True)
 class HookExecutionResult:
-    """One hook's run, as ``execute`` and ``fire_hook`` give it. ``success`` is False where the hook broke; ``duration_ms`` is in milliseconds."""
+    """One hook's run, as ``execute`` and ``fire_hook`` give it. ``success`` is False where the hook broke;
+    ``duration_ms`` is in milliseconds."""
 
     hook_id: str = ""
     hook_name: str = ""
@@ -115,8 +117,9 @@ class HookExecutionResult:
 class Verdict:
     """What a dispatch came to: the strictest decision, and the payload with every edit that counts.
 
-    ``broke`` is True where the refusal comes from a failure under the policy ``deny``; ``hook`` names who refused or asked. At
-    ``on_permission_ask`` the decision ``allow`` is a yes that somebody gave, ``deny`` a no, ``ask`` that nobody answered.
+    ``broke`` is True where the refusal comes from a failure under the policy ``deny``; ``hook`` names who refused or
+    asked. At ``on_permission_ask`` the decision ``allow`` is a yes that somebody gave, ``deny`` a no, ``ask`` that
+    nobody answered.
     """
 
     decision: str
@@ -153,8 +156,9 @@ class Verdict:
 class HookRun:
     """One hook's run with everything that a decision record wants.
 
-    ``decision`` is the hook's own: allow, modify, ask, deny, ``failed`` where it broke, ``none`` where it only observed. ``before`` and
-    ``after`` are copies of the payload, made only for a sink that wants them. ``started_at`` is a Unix time in seconds.
+    ``decision`` is the hook's own: allow, modify, ask, deny, ``failed`` where it broke, ``none`` where it only
+    observed. ``before`` and ``after`` are copies of the payload, made only for a sink that wants them. ``started_at``
+    is a Unix time in seconds.
     """
 
     hook: HookDefinition

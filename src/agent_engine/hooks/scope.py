@@ -14,19 +14,22 @@ from agent_engine.hooks.site import Site as Site
 if TYPE_CHECKING:
     from agent_engine.hooks.plan import Plan
 
+    _Plans = dict["_Key", Plan | None]
+
 _Key = tuple[HookEvent, Target, str | None, str | None]
 _MAX_PLANS = 4096
-_MISSING = object()
 
 
 class HookScope:
-    """Layers of registries: platform hooks, the process-wide registry, an engine's, an agent's and those of the agents above it.
+    """Layers of registries: platform hooks, the process-wide registry, an engine's, an agent's and those of the
+    agents above it.
 
-    ``plan`` is the only question a door asks before it builds a payload; where nobody listens the answer is None, from a dict. Plans are
-    compiled once and thrown away when one of the registries changes. A dispatch uses the plan it started with.
+    ``plan`` is the only question a door asks before it builds a payload; where nobody listens the answer is None,
+    from a dict. Plans are compiled once and thrown away when one of the registries changes. A dispatch uses the plan
+    it started with.
     """
 
-    __slots__ = ("_default", "_plans", "_registries", "_runner_timeout", "_seen", "_versions", "platform")
+    __slots__ = ("_default", "_registries", "_runner_timeout", "_state", "platform")
 
     def __init__(
         self,
@@ -39,13 +42,11 @@ class HookScope:
         self._default = with_default
         self._registries = tuple(dict.fromkeys(registries))
         self._runner_timeout = runner_timeout
-        self._seen: tuple[HookRegistry, ...] = ()
-        self._versions = -1
-        self._plans: dict[_Key, Plan | None] = {}
+        self._state: tuple[tuple[HookRegistry, ...], int, _Plans] = ((), -1, {})
 
     def extended(self, registry: HookRegistry | None, inherit_default: bool = True) -> HookScope:
-        """This scope with one registry more. ``inherit_default=False`` leaves the process-wide registry out from here on; platform hooks
-        and the registries above stay."""
+        """This scope with one registry more. ``inherit_default=False`` leaves the process-wide registry out from here
+        on; platform hooks and the registries above stay."""
         added = () if registry is None else (registry,)
         if not added and inherit_default:
             return self
@@ -67,17 +68,21 @@ class HookScope:
         self, event: HookEvent, target: Target = None, *, agent: str | None = None, server: str | None = None
     ) -> Plan | None:
         """What runs at ``event`` for ``target``; None where nobody listens."""
+        seen, known, plans = self._state
         versions = 0
-        for registry in self._seen:
+        for registry in seen:
             versions += registry.version
-        if versions != self._versions or (self._default and _registry._default not in self._seen):
-            self._forget()
+        if versions != known or (self._default and _registry._default not in seen):
+            plans = self._forget()
         key = (event, target, agent, server)
-        found = self._plans.get(key, _MISSING)
-        return self._compile(key) if found is _MISSING else found  # type: ignore[return-value]  # _MISSING is neither
+        try:
+            return plans[key]
+        except KeyError:
+            return self._compile(key, plans)
 
     def listens(self, event: HookEvent) -> bool:
-        """True where a hook on ``event`` could hold something back: an enabled one that is neither an observer nor a shadow."""
+        """True where a hook on ``event`` could hold something back: an enabled one that is neither an observer nor a
+        shadow."""
         return any(not hook.observe and not hook.shadow for hook, _ in self._ordered(event))
 
     def hooks(self, event: HookEvent | None = None) -> list[HookDefinition]:
@@ -95,12 +100,16 @@ class HookScope:
         found.sort(key=lambda pair: (pair[0].id not in platform, order(pair[0])))
         return found
 
-    def _forget(self) -> None:
-        self._plans = {}
-        self._seen = self.registries()
-        self._versions = sum(registry.version for registry in self._seen)
+    def _forget(self) -> _Plans:
+        # The versions are read before the plans are emptied, and both are put in place at once: a plan compiled from
+        # hooks that have since changed can only ever stand beside versions that no longer match.
+        seen = self.registries()
+        versions = sum(registry.version for registry in seen)
+        plans: _Plans = {}
+        self._state = (seen, versions, plans)
+        return plans
 
-    def _compile(self, key: _Key) -> Plan | None:
+    def _compile(self, key: _Key, plans: _Plans) -> Plan | None:
         event, target, agent, server = key
         chosen = [
             (hook, limit)
@@ -114,9 +123,9 @@ class HookScope:
             from agent_engine.hooks.plan import compile_plan
 
             plan = compile_plan(event, chosen)
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans = {}
-        self._plans[key] = plan
+        if len(plans) >= _MAX_PLANS:
+            plans.clear()
+        plans[key] = plan
         return plan
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Site:
     """The circumstances of one dispatch.
 
-    ``sink`` gets a HookRun for every hook that ran; where it is None no row is built. ``wants_payloads`` asks for copies of the payload in
-    them. ``strict`` raises a hook's own exception in the place of a refusal.
+    ``sink`` gets a HookRun for every hook that ran; where it is None no row is built. ``wants_payloads`` asks for
+    copies of the payload in them. ``strict`` raises a hook's own exception in the place of a refusal.
     """
 
     run_context: RunContext | None = None
