@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/quickstart.md"]
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"^# (\S+\.\w+)$")
+_FILE = re.compile(r"^# (\S+\.\w+)\n")
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,15 @@ class Block:
     @property
     def file(self) -> str | None:
         """The path that a block's first line names, where the block is a file."""
-        found = _FILE.match(self.text.partition("\n")[0])
+        found = _FILE.match(self.text)
         return found[1] if found else None
+
+    def write(self, folder: Path) -> None:
+        assert self.file is not None
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In Markdown a line with a # is a heading, and belongs to the file.
+        path.write_text(_FILE.sub("", self.text) if self.language == "md" else self.text, encoding="utf-8")
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -45,9 +52,7 @@ def test_every_snippet_of_a_page_runs(page, tmp_path):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for block in blocks_of(page):
         if block.file is not None:
-            path = tmp_path / block.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, encoding="utf-8")
+            block.write(tmp_path)
         elif block.language == "python":
             done = run([sys.executable, "-c", block.text], tmp_path)
             assert done.returncode == 0, done.stderr
@@ -75,9 +80,7 @@ def test_the_python_snippet_prints_the_reason(tmp_path):
 def test_the_yaml_snippet_answers_and_shows_its_audit_line(tmp_path):
     for block in blocks_of("README.md"):
         if block.file is not None:
-            path = tmp_path / block.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, encoding="utf-8")
+            block.write(tmp_path)
     done = run(["agentctl", "run", "--config", "agents.yaml", "--message", "What is the current time?"], tmp_path)
     assert re.search(r"It is \d\d:\d\d in UTC", done.stdout), done.stdout + done.stderr
     assert "log audit: user=somebody tool=current_time status=succeeded" in done.stderr
