@@ -1,0 +1,255 @@
+"""The only door to an MCP server over HTTP: every request the SDK makes passes it, with the caller it belongs to.
+
+The SDK sends a call's requests from tasks of its own. Which call a request serves is written on the request itself: a
+header that the session's way out sets from the JSON-RPC id and that the door takes off again. Nothing is looked up in
+ambient state, and a request that belongs to nobody is not sent.
+
+The door never lets an exception into the SDK: there it would end the session and every call on it. It answers with a
+JSON-RPC error instead, and the caller of that one call gets the real failure.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+from agent_engine.mcp import errors
+from agent_engine.mcp.call import CALL_HEADER, Aborted, Call, Calls
+from agent_engine.mcp.errors import McpToolError
+from agent_engine.mcp.gate import Gate
+from agent_engine.mcp.stream import AnswerStream, is_end, read_whole, release
+
+if TYPE_CHECKING:
+    from agent_engine.mcp.server import McpServer
+
+UNANSWERED: Final = -32000
+"""The JSON-RPC code of an answer that the door makes up; the caller gets the failure itself."""
+FOLLOW_UP_SECONDS: Final = 10.0
+"""How long a notification may wait for its answer: the session sends nothing else meanwhile."""
+_STREAMS: Final = frozenset(("stream", "subscriptions/listen"))
+"""Operations whose answer stays open; their closing event fires when it begins."""
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+
+class HttpDoor(httpx2.AsyncBaseTransport):
+    """The HTTP transport of one session.
+
+    Args:
+        server: where requests may go.
+        inner: the transport that sends them, shared by the sessions of a server.
+        calls: the calls of this session.
+    """
+
+    def __init__(self, server: McpServer, inner: httpx2.AsyncBaseTransport, calls: Calls) -> None:
+        self._server = server
+        self._inner = inner
+        self._calls = calls
+        self._origin = _origin(httpx2.URL(server.endpoint))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request of the SDK, with the hooks around it; see the module."""
+        call = self._call_of(request)
+        if call is None or _origin(request.url) != self._origin:
+            return _made_up(request, None)
+        call.began()
+        passing = _Passing(self._server, self._inner, self._calls, call, request)
+        try:
+            return await passing.send()
+        except Aborted:
+            return _made_up(request, call)
+        except McpToolError as failure:
+            # The frames of its traceback hold what the hooks set.
+            call.fail(failure.with_traceback(None))
+            return _made_up(request, call)
+        except Exception as failure:  # noqa: BLE001 - it belongs to the caller; in the SDK it would end the session
+            call.fail(failure)
+            return _made_up(request, call)
+        finally:
+            if not passing.streaming:
+                call.finished()
+            if call.follows:
+                self._calls.discard(call)
+
+    async def aclose(self) -> None:
+        """Nothing: the inner transport belongs to the server's sessions together."""
+
+    def _call_of(self, request: httpx2.Request) -> Call | None:
+        call = self._calls.find(request.headers.pop(CALL_HEADER, None))
+        if call is not None:
+            return call
+        if request.method == "GET":
+            return self._calls.resuming(request.headers.get("last-event-id")) or self._calls.by_itself("stream")
+        if request.method == "DELETE":
+            return self._calls.by_itself("close")
+        message = _message(request)
+        if "method" not in message:
+            return self._calls.by_itself("response")
+        # A request that nobody claims is not sent for anybody; the SDK's notifications are the session's own.
+        return None if "id" in message else self._calls.by_itself(str(message["method"]))
+
+
+class _Passing:
+    """One request of the SDK passing the door: up to two attempts, each with its pair of events."""
+
+    def __init__(
+        self, server: McpServer, inner: httpx2.AsyncBaseTransport, calls: Calls, call: Call, request: httpx2.Request
+    ) -> None:
+        self.server = server
+        self.inner = inner
+        self.calls = calls
+        self.call = call
+        self.request = request
+        self.streaming = False
+        self.opens_stream = request.method == "GET" or call.operation in _STREAMS
+
+    async def send(self) -> httpx2.Response:
+        for attempt in (1, 2):
+            gate = Gate(
+                self.server.id,
+                str(self.request.url),
+                self.call,
+                method=self.request.method,
+                body=self.request.content if self.request.method == "POST" else None,
+                attempt=attempt,
+            )
+            headers = await self.call.wait(gate.before())
+            response = await self._exchange(gate, headers)
+            if response is not None:
+                return response
+            if not gate.listens():
+                break
+        raise errors.unauthorized(self.server.id, self.server.where, gate.listens())
+
+    async def _exchange(self, gate: Gate, headers: dict[str, str]) -> httpx2.Response | None:
+        """Send once; None is a 401."""
+        error_type = ""
+        try:
+            response = await self.call.wait(self.inner.handle_async_request(self._outgoing(headers)))
+        except BaseException as problem:
+            if is_end(problem):
+                await gate.after(None, status="cancelled", error_type="CancelledError")
+                raise
+            error_type = type(problem).__name__
+        if error_type:
+            # Outside of the except: what the request carried is not to hang on an exception's context.
+            await gate.after(None, status="error", error_type=error_type)
+            make = errors.unreachable if error_type.startswith(("Connect", "Pool", "Proxy")) else errors.lost
+            raise make(self.server.id, self.server.where, error_type)
+        try:
+            return await self._received(gate, response)
+        except BaseException as problem:
+            # Whatever came up in between (most of all the end of the call): the pair is closed all the same.
+            status = "cancelled" if is_end(problem) else "error"
+            await gate.after(response.status_code, status=status, error_type=type(problem).__name__)
+            raise
+
+    def _outgoing(self, headers: dict[str, str]) -> httpx2.Request:
+        """A request of its own for each attempt: what hooks set is on it and on nothing that the SDK can see."""
+        outgoing = httpx2.Headers(self.request.headers)
+        outgoing.pop("cookie", None)
+        outgoing.update(self.server.tag_headers)
+        outgoing.update(headers)
+        extensions = dict(self.request.extensions)
+        if self.opens_stream or self.call.follows:
+            read = None if self.opens_stream else FOLLOW_UP_SECONDS
+            extensions["timeout"] = {**extensions.get("timeout", {}), "read": read}
+        return httpx2.Request(
+            self.request.method, self.request.url, headers=outgoing, stream=self.request.stream, extensions=extensions
+        )
+
+    async def _received(self, gate: Gate, response: httpx2.Response) -> httpx2.Response | None:
+        status = response.status_code
+        if status in _REDIRECTS:
+            await release(response)
+            await gate.after(status, status="error", error_type="Redirect")
+            target = _target(self.request.url, response.headers.get("location", ""))
+            raise errors.redirected(self.server.id, self.server.where, status, target)
+        if status == 401:
+            await release(response)
+            await gate.after(status, status="error", error_type="Unauthorized")
+            return None
+        if status == 200 and response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            return await self._stream(gate, response)
+        return await self._whole(gate, response)
+
+    async def _whole(self, gate: Gate, response: httpx2.Response) -> httpx2.Response:
+        """An answer that ends: read here, so that what breaks while it is read breaks this call alone."""
+        status, error_type = response.status_code, ""
+        body = b""
+        try:
+            body = await self.call.wait(read_whole(response, self.server.max_result_bytes))
+        except BaseException as problem:
+            if is_end(problem):
+                raise
+            error_type = type(problem).__name__
+        finally:
+            await release(response)
+        if error_type:
+            await gate.after(status, status="error", error_type=error_type)
+            if error_type == "TooLarge":
+                raise errors.too_large(self.server.id, self.server.max_result_bytes)
+            raise errors.lost(self.server.id, self.server.where, error_type)
+        bad = status >= 400
+        await gate.after(
+            status, status="error" if bad else "ok", error_type=f"HTTP {status}" if bad else None, size=len(body)
+        )
+        if bad:
+            self._note(status)
+        return httpx2.Response(status, headers=_kept(response.headers), content=body)
+
+    async def _stream(self, gate: Gate, response: httpx2.Response) -> httpx2.Response:
+        if self.opens_stream:
+            await gate.after(response.status_code)
+            self.calls.streaming |= self.call.operation == "stream"
+        self.streaming = True
+        stream = AnswerStream(self.server, self.calls, self.call, gate, response)
+        return httpx2.Response(response.status_code, headers=_kept(response.headers), stream=stream)
+
+    def _note(self, status: int) -> None:
+        had_session = "mcp-session-id" in self.request.headers
+        if status == 404 and had_session and self.request.method == "POST":
+            self.call.session_gone = True
+        self.call.note = McpToolError(
+            self.server.id, f"MCP server '{self.server.id}' at {self.server.where} answered {status}.", "status"
+        )
+
+
+def _kept(headers: httpx2.Headers) -> list[tuple[str, str]]:
+    """The headers of an answer as the SDK may see it: the body is decoded by now, and no cookie is ever kept."""
+    dropped = ("content-encoding", "content-length", "location", "set-cookie", "transfer-encoding")
+    return [(name, value) for name, value in headers.multi_items() if name.lower() not in dropped]
+
+
+def _made_up(request: httpx2.Request, call: Call | None) -> httpx2.Response:
+    """The answer that the SDK gets for a request that has failed: nothing it has to act on, and never an exception."""
+    if request.method != "POST":
+        return httpx2.Response(405)
+    message = _message(request)
+    if "id" not in message or "method" not in message:
+        return httpx2.Response(202)
+    text = "The request belongs to no call" if call is None else "The request was not answered"
+    error = {"code": UNANSWERED, "message": text}
+    return httpx2.Response(200, json={"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+
+def _message(request: httpx2.Request) -> dict[str, Any]:
+    try:
+        message = json.loads(request.content)
+    except (ValueError, httpx2.StreamError):
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _target(url: httpx2.URL, location: str) -> str:
+    """Where a redirect points to, without anything that may be a secret."""
+    try:
+        target = url.join(location)
+    except (httpx2.InvalidURL, ValueError):
+        return "an address that is none"
+    return str(target.copy_with(userinfo=b"", query=None, fragment=None))
