@@ -65,7 +65,7 @@ class HookRegistry:
             )
         if hook.priority < 0 and not self._platform:
             raise HookRegistrationError(
-                f"Hook '{hook.name}' on {hook.event}: priorities below 0 are reserved for Engine(platform_hooks=[...]); "
+                f"Hook '{hook.name}' on {hook.event}: priorities below 0 are for Engine(platform_hooks=[...]) only; "
                 "use 0 or more"
             )
         event = event_of(hook.event)

@@ -1,0 +1,132 @@
+"""Payloads: built by hand, guarded where nothing may change, copied so that an edit reaches nobody it should not."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_engine.hooks.payloads import PAYLOADS, BeforeToolInput, HookInput, payload_type, private_copy
+
+
+@pytest.mark.parametrize("kind", PAYLOADS.values(), ids=lambda kind: kind.__name__)
+def test_every_payload_can_be_built_by_hand_and_becomes_json(kind: type[HookInput]) -> None:
+    payload = kind()
+    plain = payload.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert {"session_id", "cwd", "event_name", "timestamp", "agent_name", "run_id", "extra"} <= set(plain)
+    times = [name for name in plain if name.endswith("_ms")]
+    assert all(type(plain[name]) is float for name in times)
+
+
+def test_time_and_place_are_filled_when_first_read_and_stay() -> None:
+    payload = BeforeToolInput()
+    first = payload.timestamp
+    assert payload.timestamp == first
+    assert first.endswith("Z")
+    assert datetime.fromisoformat(first).utcoffset() == timedelta(0)
+    assert payload.cwd == os.getcwd()
+    assert BeforeToolInput(cwd="/there", timestamp="then").to_dict()["cwd"] == "/there"
+
+
+@pytest.mark.parametrize("kind", PAYLOADS.values(), ids=lambda kind: kind.__name__)
+def test_only_changeable_fields_take_an_assignment(kind: type[HookInput]) -> None:
+    payload = kind()
+    for name in payload._names():
+        if name in kind._changes:
+            setattr(payload, name, "changed")
+            assert getattr(payload, name) == "changed"
+        else:
+            with pytest.raises(AttributeError, match=f"'{name}' cannot be changed at {kind.event}"):
+                setattr(payload, name, "changed")
+
+
+def test_a_misspelt_field_says_which_there_are() -> None:
+    with pytest.raises(AttributeError, match="BeforeToolInput has no field 'tool_nme'; its fields are .*tool_name"):
+        _ = BeforeToolInput().tool_nme
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        BeforeToolInput().tool_nme = 1  # type: ignore[attr-defined]  # the point of the test
+
+
+def test_extra_never_overrides_a_field() -> None:
+    payload = BeforeToolInput(tool_name="rm", extra={"tool_name": "ls", "more": 1})
+    assert payload.to_dict()["tool_name"] == "rm"
+    assert payload.to_dict()["more"] == 1
+
+
+def test_containers_are_real_ones() -> None:
+    payload = BeforeToolInput(tool_input={"a": [1]})
+    assert isinstance(payload.tool_input, dict)
+    assert payload.tool_input == {"a": [1]}
+    assert json.dumps(payload.tool_input) == '{"a": [1]}'
+
+
+def test_a_copy_shares_no_container() -> None:
+    payload = BeforeToolInput(tool_name="t", tool_input={"a": {"b": [1]}}, extra={"x": [1]})
+    copy = payload._copy()
+    assert copy == payload
+    copy.tool_input["a"]["b"].append(2)
+    copy.extra["x"].append(2)
+    assert payload.tool_input == {"a": {"b": [1]}}
+    assert payload.extra == {"x": [1]}
+
+
+def test_the_payload_type_of_every_event_is_found_by_any_of_its_names() -> None:
+    assert payload_type("before_tool") is payload_type("BEFORE_TOOL") is BeforeToolInput
+    assert payload_type("on_run_error") is BaseException
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3) | st.tuples(inner)
+    ),
+    max_leaves=10,
+)
+
+
+def _containers(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [value, *(c for item in value.values() for c in _containers(item))]
+    if isinstance(value, list):
+        return [value, *(c for item in value for c in _containers(item))]
+    if isinstance(value, tuple):
+        return [c for item in value for c in _containers(item)]
+    return []
+
+
+@given(_values)
+def test_a_private_copy_is_equal_and_shares_no_mutable_container(value: Any) -> None:
+    copy = private_copy(value)
+    assert copy == value
+    assert not {id(one) for one in _containers(value)} & {id(one) for one in _containers(copy)}
+
+
+def test_a_private_copy_shares_what_is_no_container() -> None:
+    thing = object()
+    assert private_copy({"a": [thing]})["a"][0] is thing
+    assert private_copy(thing) is thing
+
+
+def test_a_private_copy_of_a_cycle_is_a_cycle() -> None:
+    value: dict[str, Any] = {}
+    value["me"] = value
+    copy = private_copy(value)
+    assert copy["me"] is copy
+    assert copy is not value
+
+
+def test_a_private_copy_ends_at_depth_200() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    copy = private_copy(deep)
+    depth, one, other = 0, copy, deep
+    while one is not other:
+        one, other, depth = one[0], other[0], depth + 1
+    assert depth == 200
