@@ -42,7 +42,6 @@ def test_no_way_to_show_a_context_shows_its_secret(holder: Any) -> None:
         str(holder),
         f"{holder}",
         f"{holder!r}",
-        f"{holder}",
         json.dumps(holder.to_dict(), default=repr),
         to_json(holder).decode(),
         repr([holder]),
@@ -83,8 +82,21 @@ def test_replacing_keeps_the_real_value_whichever_way_it_is_done() -> None:
     assert copy.copy(auth).inbound_access_token == copy.deepcopy(auth).inbound_access_token == TOKEN
 
 
-@pytest.mark.parametrize("kind", [AuthContext, RunContext, EngineContext, RunEndContext, ToolRequestContext, ToolCallContext,
-                                  ToolResultContext, McpRequestContext, McpResponseContext, HookInvocation])  # fmt: skip
+_KINDS = [
+    AuthContext,
+    RunContext,
+    EngineContext,
+    RunEndContext,
+    ToolRequestContext,
+    ToolCallContext,
+    ToolResultContext,
+    McpRequestContext,
+    McpResponseContext,
+    HookInvocation,
+]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
 def test_contexts_have_defaults_and_are_frozen(kind: type[Any]) -> None:
     context = kind()
     for field in dataclasses.fields(kind):
