@@ -14,6 +14,10 @@ WAITING_SECONDS = 24 * 3600.0
 """How long a stopped run waits for its answer; after that the answer is no."""
 
 
+class StoreError(Exception):
+    """A store that cannot do its work now. The text names the store and the kind of failure, and no content."""
+
+
 class ConversationKey(NamedTuple):
     """Who a conversation belongs to. The same conversation id from another caller is another conversation."""
 

@@ -12,7 +12,7 @@ from agent_engine.models.base import Message, ModelResponse, ModelSettings, Tool
 from agent_engine.models.messages import calls_of, text_of_content
 from agent_engine.models.offline_arguments import Filled, fill, is_free_text, is_naming, read_message
 from agent_engine.models.offline_reading import Lead, Result, leads_of, passages, read_result
-from agent_engine.models.offline_words import CHANGING, Ranking, actions_of, bag, coverage, words_of
+from agent_engine.models.offline_words import CHANGING, GENERAL_VERBS, Ranking, actions_of, bag, coverage, words_of
 
 SIGNATURE = (
     "(This is the offline model: it picks tools by the words of the question and quotes what they return;"
@@ -108,7 +108,8 @@ class _State:
             return self._first()
         last = self.results[-1]
         if self._is_child(last.tool):
-            return self._others() if self._says_nothing(last) else []
+            blind = all(one.score <= 0 for one in self._ranked())  # nobody's field: ask around
+            return self._others() if self._says_nothing(last) or (blind and self._covered(last) < 0.8) else []
         lead = self._lead(last)
         if lead:
             return lead
@@ -143,7 +144,7 @@ class _State:
                 continue
             if last.outcome == "ok" and last.cut and not self._is_finder(last.tool) and not self._better(lead, last):
                 continue
-            followers = [one for one in self._ranked(lead.value) if self._takes_name(one.tool)]
+            followers = [one for one in self._ranked(lead.value, every=True) if self._takes_name(one.tool)]
             followers = [one for one in followers if not self._is_finder(one.tool.name)] or followers
             if followers and not self._wants_the_list(last):
                 return followers[:1]
@@ -174,11 +175,11 @@ class _State:
 
     # What the tools are
 
-    def _ranked(self, lead: str | None = None) -> list[_Candidate]:
-        """The tools that may be called, best first."""
+    def _ranked(self, lead: str | None = None, *, every: bool = False) -> list[_Candidate]:
+        """The tools that may be called, best first: those that fit the question, or all where none does."""
         tools = list(self.tools.values())
         ranking = Ranking([_document(tool) for tool in tools])
-        query = dict.fromkeys(self.wanted, 1.0)
+        query = {word: 0.4 if word in GENERAL_VERBS else 1.0 for word in self.wanted}
         for word in self.asked.hints():
             query.setdefault(word, 0.5)
         found = []
@@ -189,7 +190,7 @@ class _State:
             score += 0.5 * len(promised & self.asked.actions)
             filled = fill(tool.parameters, self.asked, lead)
             found.append(_Candidate(tool, score * (0.6 + 0.4 * filled.sure), filled))
-        fitting = [one for one in found if one.score > 0]
+        fitting = found if every else [one for one in found if one.score > 0]
         return sorted(fitting or found, key=lambda one: -one.score)
 
     def _is_child(self, name: str) -> bool:
@@ -220,36 +221,51 @@ class _State:
         """The answer from what was returned, with its sources; it says plainly what was refused or went wrong."""
         if not self.question.strip():
             return f"There is no question to answer. {SIGNATURE}"
-        parts = [*self._from_children(), *self._from_tools(), *self._refusals()]
+        parts = [*self._from_children(), *self._from_tools(), *self._refused()]
         if not parts:
-            parts = [self._nothing()]
+            parts = [self._nothing(), *self._failed()]
         return "\n\n".join([*parts, SIGNATURE])
 
     def _from_children(self) -> list[str]:
         said = [result for result in self.results if self._was_child(result) and result.outcome == "ok"]
         useful = [result for result in said if not self._says_nothing(result)]
-        return [f"{result.tool} answered:\n\n{_unsigned(result.text)}" for result in useful[-2:]]
+        if not useful:
+            return []
+        best = max(useful, key=self._covered)
+        return [f"{best.tool} answered:\n\n{_unsigned(best.text)}"]
+
+    def _covered(self, result: Result) -> float:
+        """How many of the question's words an answer has, the sources aside, which repeat the question."""
+        return coverage(self.wanted, re.sub(r"^Source: .*$", "", result.text, flags=re.M))
 
     def _from_tools(self) -> list[str]:
         results = [r for r in self.results if r.outcome == "ok" and not self._was_child(r) and not r.empty]
         read = [r for r in self.results if not self._is_finder(r.tool)]
         if read and (read[-1].outcome == "refused" or any(r in read for r in results)):
             results = [r for r in results if r in read]  # what led there has done its work
+        results = [r for r in results if self._concerns(r)]
         parts = []
         for result, found in passages(results, self.wanted):
             note = "\nOnly a part of this result was shown to me." if result.cut else ""
             parts.append("\n\n".join(found) + f"\n\nSource: {result.source()}{note}")
         return parts
 
-    def _refusals(self) -> list[str]:
+    def _concerns(self, result: Result) -> bool:
+        """Whether a result has to do with the question: by its words, by its tool, or by the thing it was asked for."""
+        if coverage(self.wanted, result.text) > 0 or any(not is_free_text(name) for name in result.arguments):
+            return True
+        return any(one.tool.name == result.tool and one.score > 0 for one in self._ranked())
+
+    def _refused(self) -> list[str]:
         said = []
         for result in self.results:
             if result.outcome == "refused":
                 why = f"the reason given: {result.reason}" if result.reason else "no reason was given."
                 said.append(f"{result.source()} was refused; {why}")
-            elif result.outcome == "failed" and result is self.results[-1]:
-                said.append(f"{result.source()} failed: {_first_lines(result.text)}")
         return said
+
+    def _failed(self) -> list[str]:
+        return [f"{r.source()} failed: {_in_one_line(r.text)}" for r in self.results[-1:] if r.outcome == "failed"]
 
     def _nothing(self) -> str:
         if self.results:
@@ -289,7 +305,7 @@ def _unsigned(text: str) -> str:
     return text.replace(SIGNATURE, "").strip()
 
 
-def _first_lines(text: str) -> str:
+def _in_one_line(text: str) -> str:
     return " ".join(text.split())[:300]
 
 

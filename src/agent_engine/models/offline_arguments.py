@@ -60,6 +60,8 @@ class Asked:
             found.extend(("url", "web", "page", "link", "address"))
         if self.paths:
             found.extend(("file", "path", "folder"))
+        if re.match(r"\s*how (?:do|does|can|should|would|to)\b", self.text, re.I):
+            found.extend(("documentation", "docs", "library", "guide", "function"))
         if self.emails:
             found.extend(("mail", "email", "address"))
         if len(self.numbers) > 1 or re.search(r"\d\s*[-+*/%^]\s*\d", self.text):
@@ -78,7 +80,7 @@ def read_message(text: str) -> Asked:
     asked.numbers = [_number(found) for found in _NUMBER.findall(_DATE.sub(" ", rest))]
     asked.names = _names(rest)
     asked.paths = [found for found in _PATH.findall(rest) if "/" in found or found not in asked.names]
-    asked.proper = _PROPER.findall(text)
+    asked.proper = [name for name in _PROPER.findall(text) if _may_name(name) and len(name) > 1]
     asked.topics = topics_of(text)
     asked.actions = actions_of(text)
     return asked
@@ -91,7 +93,10 @@ def _names(text: str) -> list[str]:
     found += [name for name in _KEBAB.findall(text) if name not in inside and not name[0].isdigit()]
     for kind in sorted(_KINDS):
         found += re.findall(rf"\b([A-Za-z_][\w.-]*)\s+{kind}\b", text)
-        found += re.findall(rf"\b{kind}s?\s+(?:named|called|titled)?\s*([A-Za-z_][\w.-]*\w)", text)
+        found += re.findall(rf"\b{kind}s?\s+(?:named|called|titled)\s+([A-Za-z_][\w.-]*\w)", text)
+        found += re.findall(
+            rf"\b{kind}\s+([A-Za-z_][\w.-]*\w)(?=\s*(?:[?.!,;]|$|\b(?:do|does|is|has|say|says|offer|mean)))", text
+        )
     found += re.findall(
         r"\b(?:version|purpose|use|job|meaning|documentation|docs) (?:of|for) (?:the )?([A-Za-z_][\w.-]*\w)", text
     )

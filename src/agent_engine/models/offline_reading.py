@@ -25,7 +25,8 @@ _NAME = re.compile(r"^[`'\"*]*([\w][\w./@+-]*(?: [\w.-]+){0,4})[`'\"*]*(?:\s*(?:
 _NEAR = re.compile(
     r"(?:near it|near|did you mean|similar|closest|known|available|there are|are|options|one of)\W{1,3}(.+)$", re.I
 )
-_LONGEST_PASSAGE = 700
+_BADGE = re.compile(r"^\s*(?:\[?!\[|<(?:img|a|p|div|picture)\b|</)")
+_LONGEST_PASSAGE = 1000
 _LONGEST_ANSWER = 1400
 _MOST_PASSAGES = 3
 
@@ -101,8 +102,10 @@ def leads_of(result: Result, wanted: Sequence[str]) -> list[Lead]:
         return []
     ranking = Ranking([bag((lead.value, 3.0), (lead.line, 1.0)) for lead in leads])
     scores = ranking.scores(dict.fromkeys(wanted, 1.0))
-    for lead, score in zip(leads, scores, strict=True):
-        lead.score = score + 2.0 * coverage(topics_of(lead.value), " ".join(wanted)) * (score > 0)
+    for place, (lead, score) in enumerate(zip(leads, scores, strict=True)):
+        if score > 0:  # many of the words, named in the name, and offered early
+            own = coverage(topics_of(lead.value), " ".join(wanted))
+            lead.score = score + 4.0 * coverage(wanted, f"{lead.value} {lead.line}") + own + 1.0 / (1 + place)
     return sorted((lead for lead in leads if lead.score > 0), key=lambda lead: -lead.score)
 
 
@@ -112,16 +115,17 @@ def passages(results: Sequence[Result], wanted: Sequence[str]) -> list[tuple[Res
     if sum(len(texts[0]) for _, texts in whole) <= _LONGEST_PASSAGE:
         return whole
     every = [(result, passage) for result in results for passage in _passages(result.text)]
-    scores = Ranking([bag((passage, 1.0)) for _, passage in every]).scores(dict.fromkeys(wanted, 1.0))
+    ranking = Ranking([bag((passage, 1.0)) for _, passage in every], length_counts=0.3)
+    scores = ranking.scores(dict.fromkeys(wanted, 1.0))
     for number, (result, _) in enumerate(every):
-        scores[number] += 0.01 / (1 + number)  # where nothing fits better, the beginning does
+        scores[number] = scores[number] * (1 + 0.5 / (1 + number)) + 0.01 / (1 + number)  # the beginning says most
         if result is results[-1]:
             scores[number] *= 1.5  # the calls before led here
     chosen: list[int] = []
     room = _LONGEST_ANSWER
     for number in sorted(range(len(every)), key=lambda n: -scores[n]):
         size = len(every[number][1])
-        if chosen and scores[number] < 0.5 * scores[chosen[0]]:
+        if chosen and scores[number] < 0.7 * scores[chosen[0]]:
             break
         if size <= room or not chosen:
             chosen.append(number)
@@ -153,11 +157,11 @@ def _passages(text: str) -> list[str]:
     found: list[str] = []
     heading = ""
     for block in re.split(r"\n\s*\n", text.strip()):
-        block = "\n".join(line.rstrip() for line in block.splitlines()).strip("\n")
-        if not block:
+        block = "\n".join(line.rstrip() for line in block.splitlines() if not _BADGE.match(line)).strip("\n")
+        if not re.search(r"\w", block):
             continue
-        if "\n" not in block and len(block) < 100 and not block.endswith((".", "!", "?")) and not heading:
-            heading = block
+        if "\n" not in block and len(block) < 100 and not block.endswith((".", "!", "?")):
+            heading = f"{heading}\n\n{block}" if heading else block
             continue
         whole = f"{heading}\n\n{block}" if heading else block
         found.append(whole if len(whole) <= _LONGEST_PASSAGE else _cut(whole))

@@ -66,11 +66,15 @@ def actions_of(text: str) -> set[str]:
     return {_ACTION_OF[word] for word in re.findall(r"[^\W_]+", parted.lower()) if word in _ACTION_OF}
 
 
+GENERAL_VERBS = frozenset(stem(word) for word in _ACTION_OF)
+
+
 class Ranking:
     """Documents, each a bag of weighted words, to be scored against a query."""
 
-    def __init__(self, documents: Sequence[Mapping[str, float]]) -> None:
+    def __init__(self, documents: Sequence[Mapping[str, float]], *, length_counts: float = 0.75) -> None:
         self._documents = documents
+        self._b = length_counts
         self._lengths = [sum(document.values()) for document in documents]
         self._mean = (sum(self._lengths) / len(documents) if documents else 1.0) or 1.0
         seen = Counter(word for document in documents for word in document)
@@ -80,18 +84,17 @@ class Ranking:
 
     def scores(self, query: Mapping[str, float]) -> list[float]:
         """Each document's BM25 score for a query of weighted words."""
-        return [
-            sum(
-                weight
-                * self._weight[word]
-                * document[word]
-                * 2.2
-                / (document[word] + 1.2 * (0.25 + 0.75 * size / self._mean))
-                for word, weight in query.items()
-                if word in document
+        found = []
+        for document, size in zip(self._documents, self._lengths, strict=True):
+            damping = 1.2 * (1 - self._b + self._b * size / self._mean)
+            found.append(
+                sum(
+                    weight * self._weight[word] * document[word] * 2.2 / (document[word] + damping)
+                    for word, weight in query.items()
+                    if word in document
+                )
             )
-            for document, size in zip(self._documents, self._lengths, strict=True)
-        ]
+        return found
 
 
 def bag(*texts: tuple[str, float]) -> Counter[str]:

@@ -144,10 +144,10 @@ class _Walk:
 
 
 def _says_itself(kind: type) -> bool:
-    return kind.__str__ is not object.__str__ or getattr(kind, "__repr__", None) is not _OBJECT_REPR
+    methods: list[object] = [kind.__str__, kind.__repr__]
+    return methods != [object.__str__, object.__repr__]
 
 
-_OBJECT_REPR: object = object.__repr__
 _sorting = functools.partial(json.dumps, sort_keys=True)
 
 
