@@ -2,71 +2,255 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from agent_engine.hooks.definition import HookDefinition
     from agent_engine.hooks.managed import RunContext
+    from agent_engine.hooks.scope import HookScope
+    from agent_engine.models.base import Message
+    from agent_engine.records.journal import Journal
+    from agent_engine.runtime.approvals import Approver, Decision
+    from agent_engine.runtime.building import Built
+    from agent_engine.runtime.limits import Limits
     from agent_engine.runtime.result import RunEvent, RunResult
     from agent_engine.spec.load import Loaded
+
+logger = logging.getLogger("agent_engine.runtime")
+
+GRACE_SECONDS = 5.0
+"""How long ``close`` waits for runs that are under way before it cancels them."""
+T = TypeVar("T")
+
+
+class EngineError(RuntimeError):
+    """An engine used at the wrong time: before it is built, or after it was closed."""
 
 
 class Engine:
     """Runs one declared system. Use it as ``async with Engine.from_yaml(path) as engine:``.
 
-    ``hooks`` takes what an Agent's ``hooks`` takes. ``platform_hooks`` run before everything else and cannot be removed.
-    ``approver`` answers asks (a callable, or ``"later"``); ``records`` is an address, a journal or a list of them;
-    ``store`` keeps conversations and waiting runs. ``model`` (``PROVIDER:NAME``) takes the place of every model of the file.
+    Args:
+        system: a checked system (``load_system``), or the path of its file.
+        hooks: what an Agent's ``hooks`` takes: HooksConfig, a dict of its keys, a HookRegistry, a list of middleware.
+            They add to the file's hooks and to the process-wide registry.
+        platform_hooks: hooks that run before everything else and cannot be removed, disabled or preceded.
+        approver: answers asks: a callable, ``"later"`` (the run stops and waits), or None (nobody: every ask is a no).
+        records: where hook decisions go: an address (``"sqlite:records.db"``), a journal, or a list of either.
+        store: conversations and waiting runs: a store, the path of an SQLite file, or None for memory.
+        model: ``"PROVIDER:NAME"`` or a Model, in the place of every model of the file.
+        limits: in the place of what ``execution`` declares.
+
+    Raises:
+        SpecError: the file is wrong; every problem is in it.
     """
 
     def __init__(
         self,
-        system: Loaded,
+        system: Loaded | str | Path,
         *,
         hooks: Any = None,
         platform_hooks: Sequence[HookDefinition] = (),
-        approver: Any = None,
+        approver: Approver | Literal["later"] | None = None,
         records: Any = None,
         store: Any = None,
         model: Any = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.loaded = system
+        from agent_engine.runtime.building import Parts
+
+        if isinstance(system, (str, Path)):
+            from agent_engine.spec.load import load_system
+
+            system = load_system(system)
+        self._loaded = system
+        self._parts = Parts(
+            hooks=hooks,
+            platform_hooks=tuple(platform_hooks),
+            approver=approver,
+            records=records,
+            store=store,
+            model=model,
+            limits=limits,
+        )
+        self._built: Built | None = None
+        self._state: Literal["new", "building", "open", "closing", "closed"] = "new"
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def from_yaml(cls, path: str | Path, *, environ: Mapping[str, str] | None = None, **options: Any) -> Self:
-        """An engine for an ``agents.yaml``; raises SpecError with every problem of the file."""
+        """An engine for an ``agents.yaml``; ``options`` are those of the class. Raises SpecError."""
         from agent_engine.spec.load import load_system
 
         return cls(load_system(path, environ=environ), **options)
 
+    def __repr__(self) -> str:
+        return f"<Engine '{self._loaded.system.system.name}' {self._state}>"
+
+    # Life
+
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        await self.build()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
-    async def build(self) -> None: ...
+    async def build(self) -> None:
+        """Make the system ready: on_config, plugins, setup, on_engine_start, then the MCP servers.
+
+        Raises:
+            SpecError, HookLoadError: something the file names is not there.
+            RunBlocked: a hook refused the build. HookExecutionError: a hook failed under ``fail``.
+            McpServerError: a required server does not answer.
+        """
+        if self._state != "new":
+            raise EngineError(f"this engine is {self._state}; an engine is built once, make a new one")
+        from agent_engine.runtime.building import build
+
+        self._state = "building"
+        try:
+            self._built = await build(self._loaded, self._parts)
+        except BaseException:
+            self._state = "closed"
+            raise
+        self._state = "open"
+
+    async def close(self) -> None:
+        """Let runs under way end (5 s, then they are cancelled), close servers, run on_engine_stop, unload plugins.
+
+        Closing twice, or closing what was never built, is harmless.
+        """
+        if self._state in ("open", "closing"):
+            self._state = "closing"
+            if self._closing is None:
+                self._closing = asyncio.ensure_future(self._close())
+            try:
+                await asyncio.shield(self._closing)
+            except asyncio.CancelledError:
+                await asyncio.wait({self._closing})  # nothing is left half closed behind a caller that goes away
+                raise
+        elif self._state == "new":
+            self._state = "closed"
+
+    async def _close(self) -> None:
+        runs = {task for task in self._under_way if task is not asyncio.current_task()}
+        if runs:
+            _, late = await asyncio.wait(runs, timeout=GRACE_SECONDS)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=2 * GRACE_SECONDS)
+        try:
+            if self._built is not None:
+                await self._built.stack.aclose()
+        finally:
+            self._state = "closed"
+
+    # Requests
 
     async def run(
-        self, message: str, context: RunContext | None = None, history: Sequence[Mapping[str, Any]] = ()
+        self, message: str | list[dict[str, Any]], context: RunContext | None = None, history: Sequence[Message] = ()
     ) -> RunResult:
-        raise NotImplementedError
+        """Answer one message.
+
+        ``context`` says who asks; with a conversation_id the conversation goes on. ``history`` are messages that came
+        before. Raises what :func:`agent_engine.runtime.run.run_request` raises.
+        """
+        built = self._ready("run")
+        from agent_engine.runtime.run import run_request
+
+        return await self._tracked(run_request(built.root, message, host=built.host, context=context, history=history))
 
     def stream(
-        self, message: str, context: RunContext | None = None, history: Sequence[Mapping[str, Any]] = ()
+        self, message: str | list[dict[str, Any]], context: RunContext | None = None, history: Sequence[Message] = ()
     ) -> AsyncIterator[RunEvent]:
-        raise NotImplementedError
+        """The events of one request as they happen, ``final`` last; then the run's own exception, if it failed."""
+        built = self._ready("stream")
+        from agent_engine.runtime.run import run_request
+        from agent_engine.runtime.streaming import stream_events
+
+        return stream_events(
+            lambda emit: self._tracked(
+                run_request(built.root, message, host=built.host, context=context, history=history, emit=emit)
+            )
+        )
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], context: RunContext | None = None) -> Any:
-        raise NotImplementedError
+        """Call one tool of the system through the tool door, with every hook, as a request without a model.
 
-    async def resume(self, run_id: str, decisions: Mapping[str, str], context: RunContext | None = None) -> RunResult:
-        raise NotImplementedError
+        Returns what agents would get: the tool's own object, or what a hook put in its place. Raises LookupError where
+        no agent that exists for this caller has the tool; see :func:`agent_engine.runtime.run.call_tool_directly`.
+        """
+        built = self._ready("call_tool")
+        from agent_engine.runtime.run import call_tool_directly
 
-    async def close(self) -> None: ...
+        return await self._tracked(call_tool_directly(built.root, name, arguments, host=built.host, context=context))
+
+    async def resume(
+        self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
+    ) -> RunResult:
+        """Go on with a waiting run. ``decisions`` maps call ids to ``"yes"``, ``"session"`` or ``"no"``."""
+        built = self._ready("resume")
+        from agent_engine.runtime.run import resume_request
+
+        return await self._tracked(resume_request(built.root, run_id, decisions, host=built.host, context=context))
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """The stored runs that wait for an approval, oldest first."""
+        return await self._ready("waiting").host.store.list_waiting()
+
+    async def _tracked(self, work: Awaitable[T]) -> T:
+        task = asyncio.current_task()
+        if task is None or task in self._under_way:
+            return await work
+        self._under_way.add(task)
+        try:
+            return await work
+        finally:
+            self._under_way.discard(task)
+
+    def _ready(self, what: str) -> Built:
+        if self._state != "open" or self._built is None:
+            if self._state == "new":
+                raise EngineError(
+                    f"{what} needs a built engine: use `async with engine:` or await engine.build() first"
+                )
+            raise EngineError(f"{what} is not possible: this engine is {self._state}")
+        return self._built
+
+    # What it is
+
+    @property
+    def loaded(self) -> Loaded:
+        """The system as it was read; after the build, as an on_config hook left it."""
+        return self._built.loaded if self._built is not None else self._loaded
+
+    @property
+    def built(self) -> Built:
+        """The parts of a built engine, for those who show or serve it. Raises EngineError before the build."""
+        return self._ready("built")
+
+    @property
+    def scope(self) -> HookScope:
+        """The hooks that hold for every run of this engine."""
+        return self._ready("scope").host.scope
+
+    @property
+    def journal(self) -> Journal | None:
+        return self._ready("journal").host.journal
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was odd but no error: in the file, at the MCP servers, in matchers that match nothing."""
+        found = [str(problem) for problem in self.loaded.warnings]
+        return (*found, *(self._built.all_warnings if self._built is not None else ()))

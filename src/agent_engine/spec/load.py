@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.spec.checks import Check, run_checks
 from agent_engine.spec.document import Document, Positions, parse_document, read_document
+from agent_engine.spec.events import hook_event
 from agent_engine.spec.problems import Problem, SpecError
 from agent_engine.spec.secrets import redact
 from agent_engine.spec.shape import read_shape
@@ -67,7 +68,7 @@ def examine(
         document = read_document(path)
     except SpecError as exc:
         return None, list(exc.problems)
-    return _examine(document, Path(path), os.environ if environ is None else environ, files)
+    return examine_document(document, Path(path), environ=environ, files=files)
 
 
 def examine_text(
@@ -78,7 +79,7 @@ def examine_text(
         document = parse_document(text, str(path))
     except SpecError as exc:
         return None, list(exc.problems)
-    return _examine(document, Path(path), os.environ if environ is None else environ, files)
+    return examine_document(document, Path(path), environ=environ, files=files)
 
 
 def reload_data(loaded: Loaded, data: dict[str, Any]) -> Loaded:
@@ -87,15 +88,17 @@ def reload_data(loaded: Loaded, data: dict[str, Any]) -> Loaded:
     Raises SpecError; problems carry the lines of the file where the same path stands in it.
     """
     document = Document(str(loaded.path), data, loaded.positions, [])
-    result, problems = _examine(document, loaded.path, loaded.environ, files=True)
+    result, problems = examine_document(document, loaded.path, environ=loaded.environ)
     if result is None or any(problem.severity == "error" for problem in problems):
         raise SpecError(problems)
     return result
 
 
-def _examine(
-    document: Document, path: Path, environ: Mapping[str, str], files: bool
+def examine_document(
+    document: Document, path: Path, *, environ: Mapping[str, str] | None = None, files: bool = True
 ) -> tuple[Loaded | None, list[Problem]]:
+    """:func:`examine` for a document that was read already."""
+    environ = os.environ if environ is None else environ
     problems = list(document.problems)
     if not isinstance(document.data, dict):
         return None, problems + read_shape(document)[1]
@@ -103,10 +106,30 @@ def _examine(
     run_checks(check, files=files)
     filled = fill_variables(document.data, environ)
     system, faults = read_shape(replace(document, data=filled))
-    problems = _in_order([*problems, *faults, *check.problems])
+    problems = [*problems, *faults, *check.problems]
     if system is None:
-        return None, problems
+        return None, _in_order(problems)
+    problems = _in_order([*problems, *_impossible_hooks(system, check, problems)])
     return Loaded(system, tuple(problems), document.positions, path, environ, filled), problems
+
+
+def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> list[Problem]:
+    """Entries that the kernel would refuse, told before anything is built; those that have a problem are left out."""
+    from agent_engine.hooks.errors import HookRegistrationError
+    from agent_engine.spec.hooks import definition
+
+    found: list[Problem] = []
+    for event, entries in system.hooks.items():
+        for index, entry in enumerate(entries):
+            name = f"hooks.{event}[{index}]"
+            if hook_event(event) is None or any(one.path.startswith(name) for one in problems):
+                continue
+            try:
+                definition(event, entry, folder=check.folder, source=check.file)
+            except HookRegistrationError as exc:
+                line, column = check.positions.of(("hooks", event, index))
+                found.append(Problem(check.file, line, column, name, str(exc)))
+    return found
 
 
 def _in_order(problems: Iterable[Problem]) -> list[Problem]:
