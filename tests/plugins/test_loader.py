@@ -242,3 +242,23 @@ def test_source_with_an_encoding_cookie_is_read_by_it(project: Path) -> None:
         assert space.load("plugins.a:NAME") == "Zoë"
     finally:
         space.close()
+
+
+def test_hooks_that_a_systems_modules_registered_for_everyone_leave_when_it_closes(tmp_path):
+    from agent_engine.hooks import HookRegistry, get_default_registry, set_default_registry
+
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "rules.py").write_text(
+        "from agent_engine.hooks import add_hook\n\n\n@add_hook('before_tool')\ndef keep(event):\n    return 'kept'\n"
+    )
+    before = get_default_registry()
+    set_default_registry(HookRegistry())
+    try:
+        for _ in range(3):
+            space = PluginSpace(tmp_path)
+            space.module("plugins.rules")
+            assert len(get_default_registry()) == 1
+            space.close()
+            assert len(get_default_registry()) == 0
+    finally:
+        set_default_registry(before)

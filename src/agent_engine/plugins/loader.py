@@ -135,6 +135,7 @@ class PluginSpace:
             return
         self.closed = True
         _FINDER.remove(self)
+        _forget_hooks(self.package)
         inner = f"{self.package}."
         for name in [name for name in list(sys.modules) if name == self.package or name.startswith(inner)]:
             sys.modules.pop(name, None)
@@ -164,6 +165,20 @@ class PluginSpace:
             if base.is_dir():
                 folders.append(str(base))
         return _folder_spec(fullname, folders) if folders else None
+
+
+def _forget_hooks(package: str) -> None:
+    """What the system's modules registered process-wide while they were imported (``@add_hook``) leaves with them."""
+    from agent_engine.hooks.definition import FunctionHook
+    from agent_engine.hooks.events import HookEvent
+    from agent_engine.hooks.registry import get_default_registry
+
+    registry = get_default_registry()
+    for event in HookEvent:
+        for hook in registry.get_hooks(event):
+            module = getattr(hook.func, "__module__", None) if isinstance(hook, FunctionHook) else None
+            if module is not None and f"{module}.".startswith(f"{package}."):
+                registry.unregister(hook.id)
 
 
 def _forget_loggers(package: str) -> None:
