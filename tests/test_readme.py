@@ -84,7 +84,7 @@ def test_the_yaml_snippet_answers_and_shows_its_audit_line(tmp_path):
     done = run(["agentctl", "run", "--config", "agents.yaml", "--message", "What is the current time?"], tmp_path)
     assert re.search(r"It is \d\d:\d\d in UTC", done.stdout), done.stdout + done.stderr
     assert "log audit: user=somebody tool=current_time status=succeeded" in done.stderr
-    assert "hook on_run_start · note_the_caller: modify (user_id)" in done.stderr
+    assert "hook on_run_start · audit.note_the_caller: modify (user_id)" in done.stderr
 
 
 def test_the_command_snippet_decides_by_its_exit_code(tmp_path):
@@ -107,11 +107,11 @@ def test_the_command_snippet_decides_by_its_exit_code(tmp_path):
 def test_the_picture_of_the_account_names_real_hooks():
     picture = snippet("README.md", "enterprise-knowledge-assistant")
     example = (ROOT / "examples" / "enterprise-knowledge-assistant" / "agents.yaml").read_text(encoding="utf-8")
-    named = re.findall(r"hook (\w+) · (\w+)", picture)
+    named = re.findall(r"hook (\w+) · ([\w.]+)", picture)
     assert len(named) > 4
     for event, hook in named:
         assert f"  {event}:" in example or hook == "redact_keys"
-        assert hook in example or hook == "redact_keys"
+        assert hook.rpartition(".")[2] in example or hook == "redact_keys"
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/index.md"])

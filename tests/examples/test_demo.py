@@ -68,8 +68,10 @@ def test_the_public_server_gets_no_header_and_the_private_one_its_key(tour):
 
 def test_a_long_result_is_capped_and_the_one_that_was_needed_is_not(tour):
     whole = account_of(tour, "json module")
-    assert re.search(r"hook transform_tool_result · cap_result: modify \(result [\d,]+ → 8,\d+ characters\)", whole)
-    assert "cap_result: modify" not in account_of(tour, "datetime.strptime")
+    assert re.search(
+        r"hook transform_tool_result · research_hooks.cap_result: modify \(result [\d,]+ → 8,\d+ characters\)", whole
+    )
+    assert "research_hooks.cap_result: modify" not in account_of(tour, "datetime.strptime")
 
 
 def test_deleting_a_note_is_denied_with_the_reason_and_the_note_stays(tour):

@@ -45,9 +45,12 @@ def hooks_of(loaded: Loaded) -> list[dict[str, Any]]:
 
     registry = HookRegistry.from_yaml(loaded.path)
     space = PluginSpace(loaded.folder, loaded.system.plugins.import_roots)
-    for tool in read_manifest(loaded.folder).tools.values():
-        space.load(tool.ref)
-    return [_hook(hook, loaded.folder) for hook in HookScope(registry).hooks()]
+    try:
+        for tool in read_manifest(loaded.folder).tools.values():
+            space.load(tool.ref)
+        return [_hook(hook, loaded.folder) for hook in HookScope(registry).hooks()]
+    finally:
+        space.close()
 
 
 def _hook(hook: HookDefinition, folder: Path) -> dict[str, Any]:

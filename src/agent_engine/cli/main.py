@@ -44,7 +44,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.list_commands(ctx):
             return None
         module, attribute = COMMANDS[cmd_name]
         found = getattr(import_module(f"agent_engine.cli.{module}"), attribute)
