@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 KEY_VARIABLE = "PRIVATE_PACKAGES_API_KEY"
 
-server = MCPServer("private_packages", instructions="The packages that are installed on this machine.")
+server = MCPServer(
+    "private_packages", log_level="WARNING", instructions="The packages that are installed on this machine."
+)
 
 
 @server.tool(structured_output=False)

@@ -28,7 +28,9 @@ turtledemo usercustomize winreg winsound
 NOT_IMPORTED = frozenset(_NOT_IMPORTED.split())
 PYTHON = f"Python {platform.python_version()}"
 
-server = MCPServer("public_docs", instructions=f"The documentation of the standard library of {PYTHON}.")
+server = MCPServer(
+    "public_docs", log_level="WARNING", instructions=f"The documentation of the standard library of {PYTHON}."
+)
 
 
 @server.tool(structured_output=False)

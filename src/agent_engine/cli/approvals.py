@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_engine.cli.main import DONE, USAGE
+from agent_engine.cli.main import USAGE
 from agent_engine.cli.options import EnvFile, load_env_file
 
 if TYPE_CHECKING:
-    from agent_engine.cli.waiting import WaitingRun, WaitingRuns
+    from agent_engine.cli.waiting import Decision, WaitingRun
 
 app = typer.Typer(no_args_is_help=True, help="Runs that wait for an approval: list them, say yes or no.")
 
@@ -80,7 +80,7 @@ def deny(
     raise typer.Exit(asyncio.run(_decide(id_, "no", config, url, quiet)))
 
 
-async def _decide(wanted: str, decision: str, config: Path | None, url: str | None, quiet: bool) -> int:
+async def _decide(wanted: str, decision: Decision, config: Path | None, url: str | None, quiet: bool) -> int:
     from agent_engine.cli.waiting import waiting_runs
 
     async with waiting_runs(config, url, quiet=quiet) as source:
@@ -94,12 +94,7 @@ async def _decide(wanted: str, decision: str, config: Path | None, url: str | No
         if not chosen:
             print(f"Run {run.run_id} does not wait for '{call_id}'; it waits for {', '.join(calls)}.", file=sys.stderr)
             return USAGE
-        return await _go_on(source, run, dict.fromkeys(chosen, decision))
-
-
-async def _go_on(source: WaitingRuns, run: WaitingRun, decisions: dict[str, str]) -> int:
-    code = await source.resume(run, decisions)
-    return DONE if code is None else code
+        return await source.resume(run, dict.fromkeys(chosen, decision))
 
 
 def _pick(runs: list[WaitingRun], beginning: str) -> WaitingRun | None:

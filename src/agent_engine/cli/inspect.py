@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="The agents.yaml to look at.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The agents.yaml to look at.")],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     env: EnvFile = None,
 ) -> None:

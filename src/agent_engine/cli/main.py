@@ -92,7 +92,7 @@ def agentctl(
 def main() -> None:
     """The command ``agentctl``."""
     try:
-        app()
+        app(prog_name="agentctl")
     except BrokenPipeError:
         # Whoever read our output has gone (`agentctl inspect | head`); nothing is left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,13 +100,20 @@ async def answer(
 
     A failure of the run is said on stderr; a cancellation goes on as such.
     """
+    return await finish(_ask(engine, message, account, context, stream), account, printed=stream, config=config)
+
+
+async def finish(
+    work: Awaitable[RunResult], account: Account, *, printed: bool = False, config: Path | None = None
+) -> int:
+    """Wait for a run, then print its answer, or say what went wrong; return the exit code."""
     try:
-        result = await _ask(engine, message, account, context, stream)
+        result = await work
     except Exception as error:  # noqa: BLE001 - every failure of a run becomes a sentence and an exit code
         account.style.pause()
         return report(error)
     account.style.pause()
-    return show_result(result, account, printed=stream, config=config)
+    return show_result(result, account, printed=printed, config=config)
 
 
 async def _ask(engine: Engine, message: str, account: Account, context: RunContext | None, stream: bool) -> RunResult:
