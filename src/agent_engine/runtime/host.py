@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Literal
 from agent_engine.runtime.sessions import Sessions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent_engine.hooks.managed import RunContext
     from agent_engine.hooks.scope import HookScope
+    from agent_engine.memory.spill import Keeper
     from agent_engine.memory.store import ConversationStore
+    from agent_engine.models.base import Model
     from agent_engine.records.journal import Journal
     from agent_engine.runtime.approvals import Approver
+    from agent_engine.runtime.node import Node
 
 
 class Host:
@@ -19,13 +24,27 @@ class Host:
 
     Args:
         system_name: the system's name, as RunEndContext and the journal show it.
-        scope: the hooks that hold for every run here.
+        scope: the hooks that hold for every run here, those of the agent that requests reach included.
         journal: where entries go; None writes none and builds none.
         approver: answers asks: a callable, "later", or None (nobody: every ask is a no).
         store: conversations and waiting runs; None keeps them in memory (the store is made when first needed).
+        keeps_conversations: nobody else writes to these conversations, so that each is loaded once.
+        resolve_model: finds the model that a hook names in the place of another; by default as an Agent's ``model=``.
     """
 
-    __slots__ = ("_store", "approver", "contexts", "journal", "scope", "sessions", "system_name")
+    __slots__ = (
+        "_keeper",
+        "_models",
+        "_store",
+        "approver",
+        "contexts",
+        "journal",
+        "keeps_conversations",
+        "resolve_model",
+        "scope",
+        "sessions",
+        "system_name",
+    )
 
     def __init__(
         self,
@@ -35,13 +54,19 @@ class Host:
         journal: Journal | None = None,
         approver: Approver | Literal["later"] | None = None,
         store: ConversationStore | None = None,
+        keeps_conversations: bool = False,
+        resolve_model: Callable[[str], Model] | None = None,
     ) -> None:
         self.system_name = system_name
         self.scope = scope
         self.journal = journal
         self.approver = approver
         self._store = store
+        self._keeper: Keeper | None = None
         self.sessions = Sessions(self)
+        self.keeps_conversations = keeps_conversations
+        self.resolve_model = resolve_model
+        self._models: dict[str, Model] = {}
         # The RunContext of each run that waits in this process: a token is never written to a store.
         self.contexts: dict[str, RunContext] = {}
 
@@ -53,3 +78,28 @@ class Host:
 
             self._store = MemoryStore()
         return self._store
+
+    @property
+    def keeper(self) -> Keeper:
+        """The store, with a spill file for what it cannot take."""
+        if self._keeper is None:
+            from agent_engine.memory.spill import Keeper
+
+            self._keeper = Keeper(self.store)
+        return self._keeper
+
+    def model_named(self, name: str, instead_of: Model, node: Node) -> Model:
+        """The model that a hook put in the place of another: one of the agent's own, else the one of that name; a name
+        without a provider is one of the same provider."""
+        for model, _ in node.models:
+            if name in (model.name, f"{model.provider}:{model.name}"):
+                return model
+        full = name if ":" in name else f"{instead_of.provider}:{name}"
+        if full not in self._models:
+            resolve = self.resolve_model
+            if resolve is None:
+                from agent_engine.models.resolve import model_from
+
+                resolve = model_from
+            self._models[full] = resolve(full)
+        return self._models[full]

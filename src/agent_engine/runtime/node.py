@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.runtime.limits import DEFAULT_LIMITS, Limits
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agent_engine.hooks.registry import HookRegistry
     from agent_engine.models.base import Model, ModelSettings
     from agent_engine.runtime.state import RunState
+    from agent_engine.runtime.toolset import Toolset
     from agent_engine.tools.base import Tool
 
 
@@ -58,3 +59,5 @@ class Node:
     limits: Limits = DEFAULT_LIMITS
     output_type: Any = None
     strict: bool = False
+    # What the runtime works out once about a node whose tools are the same in every run.
+    prepared: Toolset | None = field(default=None, init=False, repr=False, compare=False)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from agent_engine.runtime.approvals import ToolApproval
 
 EventType = Literal["text", "tool_started", "tool_finished", "hook", "approval", "final"]
-RunStatus = Literal["completed", "waiting"]
+RunStatus = Literal["completed", "waiting", "blocked"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class RunResult:
 
     Args:
         output: the answer's text, or an object of the agent's output_type; "" while the run waits.
-        status: "completed", or "waiting" when it stopped for approvals.
+        status: "completed"; "waiting" when it stopped for approvals; "blocked" where an Agent's turn was refused.
         run_id: the run's id.
         session_id: the conversation's id; "" for a run that is a session of its own.
         usage: tokens of every model call of the run, delegates included.

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.errors import LimitReached, RunBlocked
+from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.managed import RUN_CONTEXT, RunContext
+from agent_engine.runtime.content import text_of_message, with_text
+from agent_engine.runtime.ending import Ending
+from agent_engine.runtime.result import RunResult
+from agent_engine.runtime.state import RunState
+from agent_engine.runtime.step import Step, refuses
+from agent_engine.runtime.turn import Answer, Turn, run_node
+from agent_engine.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
-    from agent_engine.hooks.managed import RunContext
+    from agent_engine.hooks.scope import HookScope
     from agent_engine.models.base import Message
     from agent_engine.runtime.approvals import Decision
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.node import Node
-    from agent_engine.runtime.result import RunEvent, RunResult
+    from agent_engine.runtime.result import RunEvent
     from agent_engine.runtime.tool_call import ToolOutcome
 
 Emit = Callable[["RunEvent"], None]
+T = TypeVar("T")
 
 
 async def run_request(
@@ -25,6 +40,7 @@ async def run_request(
     context: RunContext | None = None,
     history: Sequence[Message] = (),
     emit: Emit | None = None,
+    scope: HookScope | None = None,
 ) -> RunResult:
     """Run one request: session_start, on_run_start … on_run_end or on_run_error.
 
@@ -32,16 +48,27 @@ async def run_request(
         root: the agent that gets the message.
         message: the person's message: text, or content parts in the chat shape.
         host: what the Engine or Agent lends to its runs.
-        context: who asks. With a conversation_id the conversation is loaded, and kept afterwards; without one the run is a
-            session of its own. An empty run_id is filled.
+        context: who asks. With a conversation_id the conversation is loaded, and kept afterwards; without one the run
+            is a session of its own. An empty run_id is filled.
         history: messages that came before; they follow those of the stored conversation.
         emit: takes each RunEvent as it happens; given, the model is asked to stream.
+        scope: the hooks that hold, where they are not the host's: a request from inside a tool of another run.
 
     Raises:
         RunBlocked: a hook refused the turn. LimitReached: a limit ended it. HookExecutionError: a hook failed under
         ``fail``. asyncio.CancelledError: the run was cancelled. Any other exception is the run's own error.
     """
-    raise NotImplementedError
+    state = _state(root, host, context, text_of_message(message), emit, scope)
+
+    async def turn(ending: Ending) -> RunResult:
+        stored = await _begin(state, root)
+        before = [*stored, *history] if history else stored
+        prompt, notes = await _submit(state, root, state.message)
+        told = message if prompt == state.message else with_text(message, prompt)
+        state.message = prompt
+        return await _turn(state, root, ending, told, before, notes)
+
+    return await _in_own_context(state, _whole(state, root, turn))
 
 
 async def resume_request(
@@ -60,15 +87,184 @@ async def resume_request(
         PermissionError: ``context`` is another caller's.
         ValueError: an unknown word in ``decisions``, or a call id that the run does not wait for.
     """
-    raise NotImplementedError
+    from agent_engine.runtime.frames import restore_state
+    from agent_engine.runtime.resume import claim
+
+    document, identity, answers = await claim(root, run_id, decisions, host, context)
+    state = _state(root, host, identity, document["message"], emit)
+    restore_state(state, document)
+    state.decisions = answers
+
+    async def turn(ending: Ending) -> RunResult:
+        ending.saved_at = document["saved_at"]
+        await host.sessions.begin(state)
+        return await _turn(state, root, ending, "", (), (), document["frame"])
+
+    return await _in_own_context(state, _whole(state, root, turn))
 
 
 async def call_tool_directly(
-    root: Node, name: str, arguments: Mapping[str, Any], *, host: Host, context: RunContext | None = None
+    root: Node,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    host: Host,
+    context: RunContext | None = None,
+    scope: HookScope | None = None,
 ) -> ToolOutcome:
-    """Call one tool of ``root`` (or of an agent below it) through the tool door, as a request of its own, without a model.
+    """Call one tool of ``root``, or of an agent below it, through the tool door: a request of its own, without a model.
 
     Raises:
         LookupError: no agent here has a tool of that name.
     """
-    raise NotImplementedError
+    from agent_engine.runtime.direct import call_directly
+
+    state = _state(root, host, context, "", None, scope)
+    state.may_wait = False
+
+    async def call(ending: Ending) -> ToolOutcome:
+        await _begin(state, root)
+        outcome = await call_directly(state, root, name, dict(arguments))
+        await ending.succeeded()
+        return outcome
+
+    return await _in_own_context(state, _whole(state, root, call))
+
+
+def _state(
+    root: Node,
+    host: Host,
+    context: RunContext | None,
+    message: str,
+    emit: Emit | None,
+    scope: HookScope | None = None,
+) -> RunState:
+    context = RunContext() if context is None else context
+    if not context.run_id:
+        from uuid import uuid4
+
+        context = context.replace(run_id=uuid4().hex)
+    return RunState(
+        host=host,
+        scope=host.scope if scope is None else scope,
+        run_context=context,
+        limits=root.limits,
+        message=message,
+        emit=emit,
+        strict=root.strict,
+    )
+
+
+async def _in_own_context(state: RunState, run: Coroutine[Any, Any, T]) -> T:
+    """A run leaves its caller's variables as they were; what on_run_start and before_agent set holds for all of it."""
+    own = contextvars.copy_context()
+    own.run(RUN_CONTEXT.set, state.run_context)
+    return await in_context(own, run)
+
+
+async def _whole(state: RunState, root: Node, body: Callable[[Ending], Coroutine[Any, Any, T]]) -> T:
+    """The request around ``body``: its time limit, and its one end."""
+    ending = Ending(state, root.name)
+    ending.opened()
+    try:
+        seconds = state.limits.timeout_s
+        if seconds is None:
+            return await body(ending)
+        return await _within(state, seconds, body, ending)
+    except BaseException as error:
+        await ending.failed(error)
+        raise
+
+
+async def _within(
+    state: RunState, seconds: float, body: Callable[[Ending], Coroutine[Any, Any, T]], ending: Ending
+) -> T:
+    timer = asyncio.timeout(seconds)
+    state.timers = (timer,)
+    try:
+        async with timer:
+            return await body(ending)
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        state.ended = LimitReached("timeout_s", seconds)
+        raise state.ended from None
+
+
+async def _begin(state: RunState, root: Node) -> Sequence[Message]:
+    """session_start where the session is new, then on_run_start. Returns the conversation so far."""
+    history: Sequence[Message] = await state.host.sessions.begin(state)
+    step = Step(state, state.scope, "agent", root.name, root.name)
+    plan = step.plan(HookEvent.ON_RUN_START)
+    if plan is not None:
+        verdict = await plan.dispatch(state.run_context, step.site)
+        if refuses(verdict):
+            raise RunBlocked(HookEvent.ON_RUN_START, verdict.hook, verdict.public_reason)
+        if verdict.payload is not state.run_context:
+            history = await _renamed(state, verdict.payload, history)
+    if root.visible is not None:
+        from agent_engine.runtime.toolset import exists
+
+        if not await exists(root, state):
+            raise LookupError(f"There is no agent '{root.name}' for this caller.")
+    return history
+
+
+async def _renamed(state: RunState, context: RunContext, history: Sequence[Message]) -> Sequence[Message]:
+    """Take over the identity that on_run_start left; another caller's conversation is another conversation."""
+    before = state.run_context
+    state.run_context = context
+    RUN_CONTEXT.set(context)
+    state.session_id = context.conversation_id or ""
+    keys = [(one.organization_id, one.user_id, one.conversation_id) for one in (before, context)]
+    if keys[0] == keys[1]:
+        return history
+    return await state.host.sessions.begin(state)
+
+
+async def _submit(state: RunState, root: Node, prompt: str) -> tuple[str, tuple[str, ...]]:
+    """user_prompt_submit: the prompt as its hooks left it, and the context they add."""
+    step = Step(state, state.scope, "agent", root.name, root.name)
+    plan = step.plan(HookEvent.USER_PROMPT_SUBMIT)
+    if plan is None:
+        return prompt, ()
+    from agent_engine.hooks.payloads import UserPromptSubmitInput
+
+    verdict = await plan.dispatch(UserPromptSubmitInput(**step.base(), prompt=prompt), step.site)
+    if refuses(verdict):
+        blocked = RunBlocked(HookEvent.USER_PROMPT_SUBMIT, verdict.hook, verdict.public_reason)
+        raise blocked
+    return verdict.payload.prompt, verdict.additional_context
+
+
+async def _turn(
+    state: RunState,
+    root: Node,
+    ending: Ending,
+    message: str | list[Any],
+    history: Sequence[Message],
+    notes: Sequence[str],
+    frame: dict[str, Any] | None = None,
+) -> RunResult:
+    """The root's turn and, when it has an answer, the end of the run."""
+    turns: list[Turn] = []
+    try:
+        answer: Answer = await run_node(
+            state,
+            root,
+            message,
+            scope=state.scope,
+            history=history,
+            notes=notes,
+            frame=frame,
+            timers=state.timers,
+            turns=turns,
+        )
+    except Waiting as waiting:
+        return await ending.waits(waiting)
+    turn = turns[0]
+    await ending.succeeded()
+    if turn.held and answer.text:
+        state.tell("text", text=answer.text)
+    await state.host.sessions.keep(state, turn.added, turn.shortened)
+    return ending.result(answer.value, turn.added)

@@ -1,9 +1,33 @@
-"""The only door to a tool body."""
+"""The only door to a tool body.
+
+The order of one call: before_tool middleware, before_tool, an ask, before_tool_call, on_tool_call, wrap_tool_call, the
+body, after_tool middleware, transform_tool_result, after_tool, after_tool_call or on_tool_error.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
+from agent_engine.runtime.admission import admit, count_refusal
+from agent_engine.runtime.calling import CALLING
+from agent_engine.runtime.closing import close_step, status_of
+from agent_engine.runtime.reporting import error_type_of
+from agent_engine.runtime.step import Step
+from agent_engine.runtime.tool_gates import Gates, Refused
+from agent_engine.runtime.tool_result import ResultHooks
+from agent_engine.runtime.waiting import Waiting
+from agent_engine.tools.base import ArgumentsInvalid, ToolError, ToolInvocation
+
+if TYPE_CHECKING:
+    from agent_engine.hooks.middleware import ToolRequest, ToolResponse
+    from agent_engine.models.base import ToolCall
+    from agent_engine.records.journal import Outcome
+    from agent_engine.runtime.turn import Turn
+    from agent_engine.tools.base import Tool
 
 Status = Literal["ok", "error", "denied", "cancelled", "timed_out", "waiting"]
 
@@ -20,6 +44,10 @@ class ToolOutcome:
         refused_by: the hook that refused it, where one did.
         reason: the reason that hook gave on purpose.
         error: the exception that the body raised.
+        waiting: where it stopped for a person.
+        over_limit: it was refused because a limit on calls was reached.
+        handed_over: it handed the conversation over, and ``text`` is the answer.
+        blocked: it was refused once too often: what ends the turn.
     """
 
     status: Status
@@ -29,3 +57,302 @@ class ToolOutcome:
     refused_by: str | None = None
     reason: str | None = None
     error: BaseException | None = None
+    waiting: Waiting | None = None
+    over_limit: bool = False
+    handed_over: bool = False
+    blocked: RunBlocked | None = None
+
+
+async def call_tool(
+    turn: Turn, call: ToolCall, offered: frozenset[str], resumed: Mapping[str, Any] | None = None
+) -> ToolOutcome:
+    """Run one tool call of a model through the door. What ends the whole run is raised; all else is an outcome."""
+    step = Step(turn.state, turn.scope, "tool", call.name, turn.node.name, turn.step.step_id, turn.step.timers)
+    tool = (await turn.toolset()).by_name.get(call.name)
+    await step.open(
+        call_id=call.id, provider=tool.provider if tool else None, server_id=tool.server_id if tool else None
+    )
+    turn.state.tell("tool_started", call_id=call.id, tool_name=call.name, agent=turn.node.name)
+    try:
+        if resumed is None and (stopped := admit(turn, call, tool, offered)) is not None:
+            outcome = stopped
+        else:
+            assert tool is not None
+            outcome = await ToolPassage(turn, call, tool, step, resumed).run()
+    except Waiting as waiting:
+        outcome = ToolOutcome("waiting", "", waiting=waiting)
+    except BaseException as error:
+        _finish(turn, call, step, ToolOutcome(status_of(step, error), "", error_type=error_type_of(error)))
+        raise
+    if outcome.status == "denied":
+        outcome.blocked = count_refusal(turn, call, outcome.refused_by, outcome.reason)
+    _finish(turn, call, step, outcome)
+    return outcome
+
+
+def _finish(turn: Turn, call: ToolCall, step: Step, outcome: ToolOutcome) -> None:
+    state = turn.state
+    if state.emit is not None:
+        state.tell(
+            "tool_finished",
+            call_id=call.id,
+            tool_name=call.name,
+            agent=turn.node.name,
+            status=outcome.status,
+            duration_ms=step.elapsed_ms(),
+        )
+    if state.journal is not None:
+        kinds: dict[Status, Outcome] = {
+            "ok": "ran",
+            "waiting": "waiting",
+            "denied": "refused",
+            "cancelled": "cancelled",
+        }
+        step.close(
+            outcome.status,
+            kinds.get(outcome.status, "failed"),
+            error_type=outcome.error_type,
+            refused_by=outcome.refused_by,
+            reason=outcome.reason,
+        )
+
+
+class ToolPassage:
+    """One call on its way through the door.
+
+    A wrapper that calls on a second time starts a passage of its own (``inner``), without the middleware around it.
+    """
+
+    __slots__ = (
+        "call",
+        "called",
+        "child_frame",
+        "error",
+        "gates",
+        "inner",
+        "results",
+        "resumed",
+        "step",
+        "tool",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        turn: Turn,
+        call: ToolCall,
+        tool: Tool,
+        step: Step,
+        resumed: Mapping[str, Any] | None = None,
+        *,
+        inner: bool = False,
+    ) -> None:
+        self.turn = turn
+        self.call = call
+        self.tool = tool
+        self.step = step
+        self.resumed = resumed
+        self.inner = inner
+        self.gates = Gates(turn, call, tool, step, resumed)
+        self.results = ResultHooks(turn, call, tool, step, self.gates)
+        self.called = 0
+        self.error: BaseException | None = None
+        self.child_frame: dict[str, Any] | None = resumed.get("frame") if resumed else None
+
+    async def run(self, arguments: dict[str, Any] | None = None) -> ToolOutcome:
+        try:
+            return await self._run(self.call.arguments if arguments is None else arguments)
+        except Waiting as waiting:
+            raise Waiting(waiting.asks, self.gates.frame(waiting)) from None
+        except Refused as refusal:
+            return await self._refused(refusal)
+        except BaseException as error:
+            self.results.note_error(error)
+            await close_step(self.turn.state, error, *self.results.due(status_of(self.step, error)))
+            raise
+
+    async def _run(self, arguments: dict[str, Any]) -> ToolOutcome:
+        chain = None if self.inner else self.turn.node.middleware
+        if chain is not None and chain.has_before_tool and self.resumed is None:
+            arguments = await self._before_middleware(arguments)
+        await self.gates.enter(arguments)
+        if not self.inner:
+            await self._observe()
+        self.results.start()
+        if chain is None or not (chain.has_wrap_tool or chain.has_after_tool):
+            try:
+                value = await self._body()
+            except Exception as error:  # noqa: BLE001 - what a body raises is what the model reads
+                return await self._failed(error)
+            return await self._returned(value)
+        response = await self._wrapped()
+        if response.error is not None:
+            return await self._failed(self.error, response.error)
+        return await self._returned(response.result)
+
+    # The body
+
+    async def _body(self) -> Any:
+        """Call the body on arguments that passed every gate; retry where the tool asks for it."""
+        if self.gates.invalid is not None:
+            raise self.gates.invalid
+        if not self.tool.retries:
+            return await self._once()
+        from agent_engine.runtime.retry import retried
+
+        return await retried(
+            self._once,
+            self.step,
+            self.tool.retries + 1,
+            operation="tool",
+            tool_name=self.tool.name,
+            worth=_worth_a_retry,
+        )
+
+    async def _once(self) -> Any:
+        turn, state = self.turn, self.turn.state
+        frame, self.child_frame = self.child_frame, None
+        invocation = ToolInvocation(
+            state.run_context, turn.node.name, self.call.id, turn.scope, state.journal, self.step.step_id, turn
+        )
+        if frame is not None:
+            invocation.extra["frame"] = frame
+        token = CALLING.set(turn)
+        try:
+            return await self.tool.invoke(self.gates.values, invocation)
+        except RunBlocked as blocked:
+            # A delegate was refused: to its parent this call was refused.
+            raise Refused(blocked.hook, blocked.reason) from blocked
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this run: the body waited for something that was cancelled, which is its own failure.
+            raise ToolCancelled("the tool was cancelled from inside") from error
+        finally:
+            CALLING.reset(token)
+
+    async def _failed(self, error: BaseException | None, text: str | None = None) -> ToolOutcome:
+        """The body raised: an outcome that the model reads, unless it is the end of the run."""
+        if isinstance(error, HookExecutionError) or (error is not None and error is self.turn.state.ended):
+            raise error
+        if text is None:
+            text = error_text(error) if error is not None else "failed"
+        return await self.results.failed(error, text)
+
+    async def _returned(self, value: Any) -> ToolOutcome:
+        outcome = await self.results.returned(value)
+        if outcome.status == "ok" and getattr(self.tool, "handoff", False):
+            outcome.handed_over = True
+        return outcome
+
+    async def _refused(self, refusal: Refused) -> ToolOutcome:
+        """The call does not run, or does not run again: closing events where its first gate had let it through."""
+        text = refusal.text(self.tool.name)
+        self.results.note_refusal(text, withheld=refusal.withheld)
+        await close_step(self.turn.state, refusal, *self.results.due("denied"))
+        return ToolOutcome("denied", text, text, refused_by=refusal.hook, reason=refusal.reason)
+
+    # Middleware and observers
+
+    async def _before_middleware(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        from agent_engine.runtime.adapters import refusal_of, tool_request
+
+        chain = self.turn.node.middleware
+        assert chain is not None
+        request = refusal_of(await chain.before_tool(tool_request(self.turn, self.call, arguments)))
+        self.gates.take_context(request.extra)
+        return request.arguments
+
+    async def _observe(self) -> None:
+        observer = self.turn.node.on_tool_call
+        if observer is not None and not self.gates.past_observer:
+            from agent_engine.runtime.adapters import observe, tool_request
+
+            await observe(observer, tool_request(self.turn, self.call, self.gates.arguments), "on_tool_call")
+
+    async def _wrapped(self) -> ToolResponse:
+        from agent_engine.hooks.middleware import ToolResponse
+        from agent_engine.runtime.adapters import refusal_of, tool_request
+
+        chain = self.turn.node.middleware
+        assert chain is not None
+        request = tool_request(self.turn, self.call, self.gates.arguments)
+        if chain.has_wrap_tool:
+            response = refusal_of(await chain.wrap_tool(request, self._call_next))
+        else:
+            response = await self._call_next(request)
+        if not isinstance(response, ToolResponse):
+            raise TypeError(f"wrap_tool_call gave a {type(response).__name__} instead of a ToolResponse")
+        if chain.has_after_tool:
+            response = refusal_of(await chain.after_tool(response), withheld=True)
+        self.gates.take_context(response.extra)
+        return response
+
+    async def _call_next(self, request: ToolRequest) -> ToolResponse:
+        """What a wrapper calls: the body. A changed request passes the gates again; a further call is its own step."""
+        from agent_engine.hooks.middleware import ToolResponse
+
+        if request.tool_name != self.tool.name:
+            raise TypeError(
+                f"a wrap_tool_call of {self.tool.name} asked for {request.tool_name}: it may change arguments only"
+            )
+        self.called += 1
+        if self.called > 1:
+            return await self._step_of_its_own(request)
+        await self.gates.enter_again(request.arguments)
+        try:
+            value = await self._body()
+        except (HookExecutionError, RunBlocked):
+            raise
+        except Exception as error:
+            if error is self.turn.state.ended:
+                raise
+            self.error = error
+            return ToolResponse(self.tool.name, None, error_text(error), request.context)
+        return ToolResponse(self.tool.name, value, None, request.context)
+
+    async def _step_of_its_own(self, request: ToolRequest) -> ToolResponse:
+        from agent_engine.hooks.middleware import ToolResponse
+
+        step = Step(
+            self.turn.state,
+            self.turn.scope,
+            "tool",
+            self.call.name,
+            self.turn.node.name,
+            self.step.step_id,
+            self.step.timers,
+        )
+        await step.open(call_id=self.call.id, call=self.called)
+        passage = ToolPassage(self.turn, self.call, self.tool, step, inner=True)
+        try:
+            outcome = await passage.run(request.arguments)
+        except BaseException as error:
+            _finish(
+                self.turn, self.call, step, ToolOutcome(status_of(step, error), "", error_type=error_type_of(error))
+            )
+            raise
+        _finish(self.turn, self.call, step, outcome)
+        if outcome.status == "ok":
+            return ToolResponse(self.tool.name, outcome.value, None, request.context)
+        self.error = outcome.error
+        return ToolResponse(self.tool.name, None, outcome.text, request.context)
+
+
+class ToolCancelled(ToolError):
+    """A body that was cancelled from inside, not by its run."""
+
+
+def error_text(error: BaseException) -> str:
+    """What the model is told about an exception: the text of one that is meant for it, else type and text."""
+    if isinstance(error, (ToolError, ArgumentsInvalid)):
+        return str(error)
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _worth_a_retry(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(
+        error, (ArgumentsInvalid, HookExecutionError, RunBlocked, LimitReached, ToolCancelled)
+    )

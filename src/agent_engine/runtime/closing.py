@@ -1,0 +1,87 @@
+"""Closing events on every way out: also while the run is being cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from agent_engine.runtime.state import RunState
+    from agent_engine.runtime.step import Step
+
+logger = logging.getLogger("agent_engine.runtime")
+
+ClosingStatus = Literal["ok", "error", "denied", "cancelled", "timed_out"]
+_GRACE_SECONDS = 0.2
+
+
+def status_of(step: Step, error: BaseException) -> ClosingStatus:
+    """The status that a closing event has when ``error`` ended its step."""
+    from agent_engine.hooks.errors import LimitReached, RunBlocked
+
+    if isinstance(error, asyncio.CancelledError):
+        return "timed_out" if any(timer.expired() for timer in step.timers) else "cancelled"
+    if isinstance(error, RunBlocked):
+        return "denied"
+    if isinstance(error, TimeoutError) or (isinstance(error, LimitReached) and error.limit == "timeout_s"):
+        return "timed_out"
+    return "error"
+
+
+async def in_turn(*closings: Callable[[], Awaitable[object]]) -> None:
+    """Fire closing events one after the other. Each gets its turn even where one before it fails; the last failure is
+    raised, with the earlier one as its context."""
+    error: Exception | None = None
+    for closing in closings:
+        try:
+            await closing()
+        except Exception as failure:  # noqa: BLE001 - raised below, when every closing event has fired
+            if error is not None and failure.__context__ is None:
+                failure.__context__ = error
+            error = failure
+    if error is not None:
+        raise error
+
+
+async def despite_cancellation(state: RunState, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run ``closing`` to its end although the task that waits for it is being cancelled, within the run's time for
+    closing events. Its failure is logged: it must not take the place of the cancellation."""
+    left = state.closing_seconds()
+    task = asyncio.get_running_loop().create_task(closing(), context=contextvars.copy_context())
+    deadline = asyncio.get_running_loop().time() + left
+    await _wait(task, deadline)
+    if not task.done():
+        task.cancel()
+        await _wait(task, asyncio.get_running_loop().time() + _GRACE_SECONDS)
+        logger.warning("Closing events of run %s did not end within their time and were cut off.", state.run_id)
+    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("A closing event of the cancelled run %s failed: %s", state.run_id, type(error).__name__)
+
+
+async def _wait(task: asyncio.Task[None], deadline: float) -> None:
+    loop = asyncio.get_running_loop()
+    while not task.done() and (left := deadline - loop.time()) > 0:
+        try:
+            await asyncio.wait({task}, timeout=left)
+        except asyncio.CancelledError:
+            # One more cancellation of a task that is already ending: the caller raises the first one afterwards.
+            continue
+
+
+async def close_step(
+    state: RunState, error: BaseException, *closings: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    """Fire the closing events of a step that ``error`` ends. The caller raises ``error`` afterwards."""
+    if not closings:
+        return
+    if isinstance(error, asyncio.CancelledError):
+
+        async def all_of_them() -> None:
+            await in_turn(*closings)
+
+        await despite_cancellation(state, all_of_them)
+    else:
+        await in_turn(*closings)

@@ -1,0 +1,65 @@
+"""Structured output: what the model is told about the wanted type, and reading its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+REPAIR_TURNS = 2
+"""How often a model whose answer does not fit is asked again."""
+
+
+class OutputInvalid(ValueError):
+    """An answer that does not fit the output type. The text is written for the model."""
+
+
+class OutputShape:
+    """One output type: a pydantic model, a dataclass, or any other type that pydantic can validate."""
+
+    __slots__ = ("_adapter",)
+
+    def __init__(self, output_type: Any) -> None:
+        from pydantic import TypeAdapter
+
+        self._adapter: Any = TypeAdapter(output_type)
+
+    def instructions(self) -> str:
+        """What is added to the system text."""
+        schema = json.dumps(self._adapter.json_schema(), ensure_ascii=False)
+        return f"Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n{schema}"
+
+    def parse(self, text: str) -> Any:
+        """The object that an answer stands for.
+
+        Raises:
+            OutputInvalid: the answer is no JSON or does not fit; the text says where.
+        """
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_json(_bare(text))
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'answer'}: {problem['msg']}"
+                for problem in error.errors(include_url=False, include_input=False, include_context=False)[:10]
+            )
+        raise OutputInvalid(f"Your answer does not fit the JSON Schema: {problems}. Answer again with the JSON alone.")
+
+
+def _bare(text: str) -> str:
+    """The answer without the code fence that models like to put around JSON."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "\n" in text:
+        text = text[text.index("\n") : -3]
+    return text
+
+
+_shapes: dict[int, tuple[Any, OutputShape]] = {}
+
+
+def shape_of(output_type: Any) -> OutputShape:
+    """The shape of an output type, made once for each type."""
+    known = _shapes.get(id(output_type))
+    if known is None or known[0] is not output_type:
+        known = _shapes[id(output_type)] = (output_type, OutputShape(output_type))
+    return known[1]

@@ -1,0 +1,63 @@
+"""Taking up a waiting run: is it there, is it this caller's, what was decided, and whose is it now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent_engine.memory.store import waiting_expired
+
+if TYPE_CHECKING:
+    from agent_engine.hooks.managed import RunContext
+    from agent_engine.runtime.host import Host
+    from agent_engine.runtime.node import Node
+
+WORDS = ("yes", "session", "no")
+
+
+async def claim(
+    root: Node, run_id: str, decisions: Mapping[str, str], host: Host, context: RunContext | None
+) -> tuple[dict[str, Any], RunContext, dict[str, str]]:
+    """Take a waiting run out of the store: its document, the identity it goes on with, and the answers by call id.
+
+    Exactly one caller gets a run. After 24 hours every answer is a no.
+
+    Raises:
+        LookupError: it is not there, or somebody else has gone on with it, or it is another agent's.
+        PermissionError: ``context`` is another caller's.
+        ValueError: an answer is no answer, or for a call that the run does not wait for.
+    """
+    document = await host.store.load_waiting(run_id)
+    if document is None:
+        raise LookupError(f"No run {run_id!r} waits for an answer; it may have gone on already.")
+    if document["frame"]["node"] != root.name:
+        raise LookupError(f"The run {run_id!r} belongs to '{document['frame']['node']}', not to '{root.name}'.")
+    identity = _identity(document, host, context)
+    answers = _answers(document, decisions)
+    if not await host.store.remove_waiting(run_id):
+        raise LookupError(f"The run {run_id!r} has just gone on elsewhere.")
+    host.contexts.pop(run_id, None)
+    return document, identity, answers
+
+
+def _identity(document: Mapping[str, Any], host: Host, context: RunContext | None) -> RunContext:
+    """In this process the run's own RunContext; after a restart what the store has, or the caller's if it is the same."""
+    from agent_engine.runtime.frames import context_of
+
+    kept = document["identity"]
+    run_id = document["run_id"]
+    if context is None:
+        return host.contexts.get(run_id) or context_of(document)
+    if (context.user_id, context.organization_id) != (kept["user_id"], kept["organization_id"]):
+        raise PermissionError(f"The run {run_id!r} was started by another caller: only they can go on with it.")
+    return context.replace(run_id=run_id, conversation_id=kept["conversation_id"])
+
+
+def _answers(document: Mapping[str, Any], decisions: Mapping[str, str]) -> dict[str, str]:
+    asked = [ask["call_id"] for ask in document["asks"]]
+    for call_id, word in decisions.items():
+        if word not in WORDS:
+            raise ValueError(f"An answer is one of {', '.join(WORDS)}, not {word!r} (call {call_id}).")
+        if call_id not in asked:
+            raise ValueError(f"The run does not wait for the call {call_id!r}; it waits for {', '.join(asked)}.")
+    return dict.fromkeys(asked, "no") if waiting_expired(document) else dict(decisions)

@@ -1,0 +1,152 @@
+"""Step: one step of a run as the hooks and the journal see it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from agent_engine.hooks.events import HookEvent
+    from agent_engine.hooks.plan import Plan
+    from agent_engine.hooks.result import Verdict
+    from agent_engine.hooks.scope import HookScope, Site
+    from agent_engine.records.journal import Outcome, StepKind
+    from agent_engine.runtime.state import RunState
+
+
+class Step:
+    """A turn, a model call or a tool call. It asks its scope who listens, and writes its two lines in the journal."""
+
+    __slots__ = (
+        "_site", "agent", "kind", "name", "opened", "parent_id", "scope", "state", "step_id", "timers", "unheard",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: RunState,
+        scope: HookScope,
+        kind: StepKind,
+        name: str,
+        agent: str | None,
+        parent_id: str | None = None,
+        timers: tuple[asyncio.Timeout, ...] = (),
+    ) -> None:
+        self.state = state
+        self.scope = scope
+        self.kind = kind
+        self.name = name
+        self.agent = agent
+        self.parent_id = parent_id
+        # The time limits that this step runs under: one that has expired is why it is being cancelled.
+        self.timers = timers
+        self.step_id: str | None = None
+        self.unheard: list[str] | None = None
+        self.opened = time.perf_counter()
+        self._site: Site | None = None
+
+    async def open(self, **detail: Any) -> None:
+        """Write the step's first line, where there is a journal; wait for it where it asks to."""
+        journal = self.state.journal
+        if journal is None:
+            return
+        from uuid import uuid4
+
+        from agent_engine.records.journal import StepOpened
+
+        if journal.full:
+            await journal.room()
+        self.step_id = uuid4().hex
+        self.unheard = []
+        journal.write(
+            StepOpened(
+                self.state.run_id, self.step_id, self.parent_id, self.kind, self.name, self.agent, time.time(), detail
+            )
+        )
+
+    def close(
+        self,
+        status: str,
+        outcome: Outcome,
+        *,
+        error_type: str | None = None,
+        refused_by: str | None = None,
+        reason: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the step's last line, where there is a journal."""
+        journal = self.state.journal
+        if journal is None or self.step_id is None:
+            return
+        from agent_engine.records.journal import StepClosed
+
+        journal.write(
+            StepClosed(
+                self.state.run_id,
+                self.step_id,
+                status,
+                error_type,
+                outcome,
+                refused_by,
+                reason,
+                self.elapsed_ms(),
+                detail or {},
+                tuple(self.unheard or ()),
+            )
+        )
+
+    def failed(self, status: str, error: BaseException) -> None:
+        """Write the last line of a step that ``error`` ended."""
+        if self.state.journal is None:
+            return
+        from agent_engine.runtime.reporting import error_type_of
+
+        outcomes: dict[str, Outcome] = {"denied": "refused", "cancelled": "cancelled"}
+        self.close(
+            status,
+            outcomes.get(status, "failed"),
+            error_type=error_type_of(error),
+            refused_by=getattr(error, "hook", None) or getattr(error, "ref", None),
+            reason=getattr(error, "reason", None),
+        )
+
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter() - self.opened) * 1000
+
+    def plan(
+        self, event: HookEvent, target: str | tuple[str, ...] | None = None, server: str | None = None
+    ) -> Plan | None:
+        """Who listens here. None: nobody, and then nothing is to be built."""
+        plan = self.scope.plan(event, target, agent=self.agent, server=server)
+        if plan is None and self.unheard is not None:
+            self.unheard.append(event.value)
+        return plan
+
+    @property
+    def site(self) -> Site:
+        """Where the hooks of this step run, as the dispatcher wants to know it."""
+        site = self._site
+        if site is None or site.run_context is not self.state.run_context:
+            from agent_engine.hooks.scope import Site
+
+            state = self.state
+            site = self._site = Site(
+                run_context=state.run_context,
+                agent=self.agent,
+                step_id=self.step_id,
+                sink=state.sink,
+                wants_payloads=state.wants_payloads,
+                strict=state.strict,
+            )
+        return site
+
+    def base(self) -> dict[str, Any]:
+        """The fields that every payload has."""
+        return {"session_id": self.state.session_id, "agent_name": self.agent, "run_id": self.state.run_id}
+
+
+def refuses(verdict: Verdict) -> bool:
+    """Whether a verdict stops the step where an ask cannot be lifted: an ask is a deny there."""
+    return verdict.denied or verdict.asked

@@ -1,0 +1,82 @@
+"""The tool calls of one model message: concurrent, each in a context of its own, results in the model's order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent_engine.hooks.callbacks import in_context
+from agent_engine.runtime.tool_call import ToolOutcome, call_tool
+
+if TYPE_CHECKING:
+    from agent_engine.models.base import ToolCall
+    from agent_engine.runtime.turn import Turn
+
+Resumed = Mapping[str, Mapping[str, Any]]
+"""What is known about calls that ran before a wait: call id -> its outcome (``done``) or where it stopped."""
+
+
+async def run_calls(
+    turn: Turn, calls: Sequence[ToolCall], offered: frozenset[str], resumed: Resumed | None = None
+) -> list[ToolOutcome]:
+    """Run every call and return the outcomes in the model's order.
+
+    A call that fails is an outcome like any other. What ends the run (a hook under ``fail``, a limit of the request, a
+    cancellation) cancels the calls beside it, each with its closing events, and is raised.
+    """
+    if len(calls) == 1:
+        coroutine = _one(turn, calls[0], offered, resumed)
+        return [await in_context(contextvars.copy_context(), coroutine)]
+    width = turn.state.limits.max_parallel_tools or turn.node.limits.max_parallel_tools
+    gate = asyncio.Semaphore(width) if width else None
+    return await _together(turn, calls, offered, resumed, gate)
+
+
+async def _together(
+    turn: Turn,
+    calls: Sequence[ToolCall],
+    offered: frozenset[str],
+    resumed: Resumed | None,
+    gate: asyncio.Semaphore | None,
+) -> list[ToolOutcome]:
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
+    failure: BaseException
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_gated(gate, turn, call, offered, resumed), context=contextvars.copy_context())
+                for call in calls
+            ]
+        return [done.result() for done in tasks]
+    except BaseExceptionGroup as errors:
+        # Cancelled from outside while a call was failing: the cancellation is what its caller waits for.
+        cancelled = task is not None and task.cancelling() > cancels
+        failure = asyncio.CancelledError() if cancelled else _first(errors)
+    # Raised outside the handler: its own context, the error that it met on its way, must stay its context.
+    raise failure
+
+
+async def _gated(
+    gate: asyncio.Semaphore | None, turn: Turn, call: ToolCall, offered: frozenset[str], resumed: Resumed | None
+) -> ToolOutcome:
+    if gate is None:
+        return await _one(turn, call, offered, resumed)
+    async with gate:
+        return await _one(turn, call, offered, resumed)
+
+
+async def _one(turn: Turn, call: ToolCall, offered: frozenset[str], resumed: Resumed | None) -> ToolOutcome:
+    known = resumed.get(call.id) if resumed else None
+    if known is not None and "done" in known:
+        return ToolOutcome(**known["done"])
+    return await call_tool(turn, call, offered, known)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
