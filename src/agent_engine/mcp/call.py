@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
+from agent_engine.hooks.managed import RUN_CONTEXT
 from agent_engine.mcp.errors import McpToolError
 
 if TYPE_CHECKING:
@@ -84,7 +85,10 @@ class Call:
         self.progress = progress
         self.headers = headers
         self.seconds = seconds
-        self.context = contextvars.copy_context() if context is None else context
+        if context is None:
+            context = contextvars.copy_context()
+            context.run(RUN_CONTEXT.set, caller.run_context)
+        self.context = context
         self.failure: BaseException | None = None
         self.note: McpToolError | None = None
         self.session_gone = False

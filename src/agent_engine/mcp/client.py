@@ -15,7 +15,7 @@ from agent_engine.mcp.caller import Caller
 from agent_engine.mcp.errors import McpError, McpServerError, McpToolError
 from agent_engine.mcp.pool import IDLE_SECONDS, MAX_SESSIONS
 from agent_engine.mcp.quiet import quieten
-from agent_engine.mcp.remote import Remote, build_problem
+from agent_engine.mcp.remote import Listing, Remote, build_problem
 from agent_engine.mcp.results import contents_of, plain, value_of
 from agent_engine.mcp.server import McpServer
 from agent_engine.mcp.tools import McpTool, Names, checker_of, problems_of
@@ -74,9 +74,7 @@ class McpClients:
                 server, scope, journal, idle_seconds=idle_seconds, max_sessions=max_sessions
             )
         self._names = Names(taken_names)
-        self._tools: dict[tuple[str, int], McpTool] = {}
         self._absent: dict[str, asyncio.Task[None]] = {}
-        self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -90,7 +88,7 @@ class McpClients:
 
     async def aclose(self) -> None:
         """Close every session. Closing twice is harmless."""
-        tasks = [*self._absent.values(), *self._refreshing.values()]
+        tasks = list(self._absent.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -100,6 +98,10 @@ class McpClients:
     @property
     def servers(self) -> tuple[McpServer, ...]:
         return tuple(remote.server for remote in self._remotes.values())
+
+    def absent(self, server_id: str) -> bool:
+        """Whether an optional server has not answered yet."""
+        return server_id in self._absent
 
     def caller(self, context: RunContext | None = None) -> Caller:
         """A caller outside of any run: with an identity, or with none."""
@@ -118,7 +120,7 @@ class McpClients:
         caller = self.caller()
         outcomes = await asyncio.gather(*(remote.tools(caller) for remote in remotes), return_exceptions=True)
         problems: list[McpServerError] = []
-        listed: list[tuple[Remote, list[wire.Tool]]] = []
+        listed: list[tuple[Remote, Listing]] = []
         for remote, outcome in zip(remotes, outcomes, strict=True):
             if isinstance(outcome, McpError):
                 problem = build_problem(remote.server, outcome)
@@ -137,7 +139,7 @@ class McpClients:
                 else McpServerError(problems[0].server_id, " ".join(str(problem) for problem in problems))
             )
         self._name(listed)
-        return [tool for remote, tools in listed for tool in self._made(remote, tools)]
+        return [tool for remote, listing in listed for tool in self._made(remote, listing)]
 
     async def tools_for(self, caller: Caller, server_id: str) -> list[McpTool]:
         """The tools of a server for a run: as they were listed at build, or as this caller is shown them.
@@ -158,29 +160,35 @@ class McpClients:
             asker = caller
         known = remote.listed(asker.identity)
         try:
-            tools = await remote.tools(asker)
+            listing = await remote.tools(asker)
         except McpError as failure:
             problem = build_problem(remote.server, failure)
         else:
-            self._name([(remote, tools)])
-            return self._made(remote, tools)
+            self._name([(remote, listing)])
+            return self._made(remote, listing)
         if known is not None and known.tools:
             logger.warning(
                 "MCP server '%s' could not be listed again; its tools are used as they were: %s", server_id, problem
             )
-            return self._made(remote, known.tools)
+            return self._made(remote, known)
         if remote.server.required:
             raise problem
         self._warn(str(problem))
         return []
 
-    def _name(self, listed: Sequence[tuple[Remote, Sequence[wire.Tool]]]) -> None:
-        for report in self._names.give((remote.server.id, tool.name) for remote, tools in listed for tool in tools):
+    def _name(self, listed: Sequence[tuple[Remote, Listing]]) -> None:
+        """Give new tools their names, those of several servers in one go."""
+        new = [(remote.server.id, listing.tools) for remote, listing in listed if listing.made is None]
+        for report in self._names.give((server_id, tool.name) for server_id, tools in new for tool in tools):
             self._warn(report)
 
-    def _made(self, remote: Remote, tools: Sequence[wire.Tool]) -> list[McpTool]:
-        server_id = remote.server.id
-        return [McpTool(self, server_id, tool, self._names.of(server_id, tool.name)) for tool in tools]
+    def _made(self, remote: Remote, listing: Listing) -> list[McpTool]:
+        if listing.made is None:
+            server_id = remote.server.id
+            listing.made = [
+                McpTool(self, server_id, tool, self._names.of(server_id, tool.name)) for tool in listing.tools
+            ]
+        return list(listing.made)
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -40,9 +40,10 @@ MAX_LISTS = 1000
 
 @dataclass(slots=True)
 class Listing:
-    """The tools of a server as one identity was shown them."""
+    """The tools of a server as one identity was shown them; ``made`` is what the engine has made of them."""
 
     tools: list[wire.Tool] = field(default_factory=list)
+    made: list[Any] | None = None
     session: McpSession | None = None
     at: float = 0.0
     changed: bool = True
@@ -78,7 +79,7 @@ class Remote:
         """What an identity was shown last; it may be out of date."""
         return self._listings.get(identity)
 
-    async def tools(self, caller: Caller) -> list[wire.Tool]:
+    async def tools(self, caller: Caller) -> Listing:
         """The tools as the caller's identity is shown them; asked for again where they have changed.
 
         Raises:
@@ -89,7 +90,7 @@ class Remote:
         listing = self._listings.get(identity)
         if listing is not None and listing.fresh():
             self._listings.move_to_end(identity)
-            return listing.tools
+            return listing
         lock = self._locks.setdefault(identity, asyncio.Lock())
         try:
             async with lock:
@@ -98,7 +99,7 @@ class Remote:
                     await self._list(caller, listing)
                 while len(self._listings) > MAX_LISTS:
                     self._listings.popitem(last=False)
-                return listing.tools
+                return listing
         finally:
             if not lock.locked():
                 self._locks.pop(identity, None)
@@ -115,7 +116,7 @@ class Remote:
             except BaseException:
                 listing.changed = True
                 raise
-            listing.at = time.monotonic()
+            listing.at, listing.made = time.monotonic(), None
             if session.modern:
                 listing.tools = [one for one in listing.tools if self._has_valid_headers(one)]
 
@@ -192,14 +193,12 @@ class Remote:
         if result is None:
             # The server wants other arguments repeated in headers than it told us: look again, and send once more.
             self._tools_changed(caller.identity)
-            current = next((tool for tool in await self.tools(caller) if tool.name == name), None)
+            current = next((tool for tool in (await self.tools(caller)).tools if tool.name == name), None)
             schema = {} if current is None else current.input_schema
             renewed = mcp_param_headers(x_mcp_header_map(schema), arguments)
             result = await self.send(call(renewed), request, _tool_results())
         if isinstance(result, wire.InputRequiredResult):
-            text = (
-                f"Tool '{name}' of MCP server '{self.server.id}' asks a person for input; that is not passed on here."
-            )
+            text = f"Tool '{name}' of MCP server '{self.server.id}' asks a person for input; nobody is asked here."
             raise McpToolError(self.server.id, text, "protocol")
         assert isinstance(result, wire.CallToolResult)
         return result
