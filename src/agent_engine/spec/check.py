@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agent_engine.spec.problems import Problem
+from agent_engine.hooks.errors import HookLoadError, HookRegistrationError
+from agent_engine.plugins.loader import LoadError, PluginSpace
+from agent_engine.plugins.manifest import Manifest, read_manifest
+from agent_engine.plugins.problems import Problem
+from agent_engine.spec.checks.prompts import used_resolvers
+from agent_engine.spec.code import resolver_places, tool_ref
+from agent_engine.spec.load import Loaded, examine
+from agent_engine.spec.markers import STUB_MARKER
+from agent_engine.spec.system import python_name
+
+_GENERATE = "agentctl generate makes it"
 
 
 def check_project(path: str | Path, *, environ: Mapping[str, str] | None = None) -> list[Problem]:
@@ -13,7 +24,193 @@ def check_project(path: str | Path, *, environ: Mapping[str, str] | None = None)
 
     ``severity`` tells errors from warnings. Never raises for a fault of the project.
     """
-    from agent_engine.spec.load import examine
+    loaded, problems = examine(path, environ=environ)
+    if loaded is None:
+        return problems
+    manifest = read_manifest(loaded.folder)
+    space = PluginSpace(loaded.folder, loaded.system.plugins.import_roots)
+    try:
+        project = _Project(loaded, manifest, space)
+        project.tools()
+        project.resolvers()
+        project.access()
+        project.hooks({problem.path for problem in problems if problem.severity == "error"})
+        project.stubs()
+    finally:
+        space.close()
+    seen: dict[tuple[str, int, int, str, str], Problem] = {}
+    for one in [*problems, *project.problems]:
+        seen.setdefault((one.file, one.line, one.column, one.path, one.message), one)
+    return list(seen.values())
 
-    _, problems = examine(path, environ=environ)
-    return problems
+
+class _Project:
+    def __init__(self, loaded: Loaded, manifest: Manifest, space: PluginSpace) -> None:
+        self.loaded = loaded
+        self.manifest = manifest
+        self.space = space
+        self.problems: list[Problem] = []
+        self._trees: dict[Path, ast.Module | None] = {}
+
+    def _note(self, path: tuple[str | int, ...], name: str, message: str) -> None:
+        line, column = self.loaded.positions.of_key(path)
+        self.problems.append(Problem(str(self.loaded.path), line, column, name, message))
+
+    def _note_entry(self, table: str, key: str, path: tuple[str | int, ...], message: str) -> None:
+        """At the manifest's line where it names the code, at the file's line where a rule does."""
+        entry = self.manifest.table(table).get(key)
+        if entry is not None:
+            self.problems.append(Problem(str(self.manifest.path), entry.line, entry.column, f"{table}.{key}", message))
+        else:
+            self._note(path, f"{table}.{key}", message)
+
+    def _tree(self, path: Path) -> ast.Module | None:
+        """The syntax tree of a file; None, and a problem, where it is no Python."""
+        if path not in self._trees:
+            try:
+                self._trees[path] = ast.parse(path.read_bytes(), str(path))
+            except (SyntaxError, ValueError, RecursionError) as exc:
+                line = getattr(exc, "lineno", None) or 1
+                column = getattr(exc, "offset", None) or 1
+                what = getattr(exc, "msg", None) or type(exc).__name__
+                self.problems.append(Problem(str(path), line, column, "", f"not valid Python: {what}"))
+                self._trees[path] = None
+        return self._trees[path]
+
+    def _has(self, ref: str, *names: str) -> str | None:
+        """What is wrong with code that is looked at but not imported; None where nothing is."""
+        module, _, attribute = ref.partition(":")
+        file = self.space.find_file(module)
+        if file is None:
+            if module.partition(".")[0] == "plugins":
+                return f"there is no file {module.replace('.', '/')}.py; {_GENERATE}"
+            return None  # code of an installed package; the build will tell
+        tree = self._tree(file)
+        if tree is None or "." in attribute:
+            return None
+        if attribute not in set(_bound(tree.body)):
+            return f"{_shown(file, self.loaded.folder)} has no '{attribute}'; {_GENERATE}"
+        return None
+
+    def tools(self) -> None:
+        for tool in self.loaded.system.tools:
+            problem = self._has(tool_ref(self.manifest, tool))
+            if problem is not None:
+                self._note_entry("tools", tool, ("tools", tool), problem)
+
+    def resolvers(self) -> None:
+        """Each name that a prompt uses is a method of a class that is there."""
+        system = self.loaded.system
+        for node_id in (*system.orchestrators, *system.agents):
+            for name in used_resolvers(self.loaded, node_id):
+                places = list(resolver_places(self.manifest, self.space, name, node_id))
+                if not any(self._has_method(ref, method) for ref, method in places):
+                    owner = (
+                        "SharedResolver" if system.resolvers[name].scope == "shared" else f"the Resolver of '{node_id}'"
+                    )
+                    what = f"{owner} has no method '{python_name(name)}'; {_GENERATE}"
+                    self._note(("resolvers", name), f"resolvers.{name}", what)
+
+    def _has_method(self, ref: str, method: str, depth: int = 0) -> bool:
+        module, _, cls = ref.partition(":")
+        file = self.space.find_file(module)
+        tree = self._tree(file) if file is not None else None
+        if tree is None:
+            return file is None and module.partition(".")[0] != "plugins"
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == cls:
+                if method in set(_bound(node.body)):
+                    return True
+                return any(self._base_has(tree, base, method, depth) for base in node.bases)
+        return cls in set(_bound(tree.body))  # made some other way; the build will tell
+
+    def _base_has(self, tree: ast.Module, base: ast.expr, method: str, depth: int) -> bool:
+        if not isinstance(base, ast.Name) or depth > 8:
+            return True  # cannot be looked into here
+        if base.id == "object":
+            return False
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == base.id:
+                return method in set(_bound(node.body)) or any(
+                    self._base_has(tree, one, method, depth + 1) for one in node.bases
+                )
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    if (alias.asname or alias.name) == base.id:
+                        return self._has_method(f"{node.module}:{alias.name}", method, depth + 1)
+        return True
+
+    def access(self) -> None:
+        system = self.loaded.system
+        nodes = [*system.orchestrators.items(), *system.agents.items()]
+        protected = [name for name, spec in nodes if spec.protected]
+        if protected and not self._has_method("plugins.access:AccessResolver", "can_access"):
+            section = "orchestrators" if protected[0] in system.orchestrators else "agents"
+            what = f"plugins/access.py needs the class AccessResolver with can_access(self, ctx, node_id); {_GENERATE}"
+            self._note((section, protected[0], "protected"), f"{section}.{protected[0]}.protected", what)
+
+    def hooks(self, broken: set[str]) -> None:
+        """Import every hook, as a build does; each that cannot be loaded is one problem."""
+        from agent_engine.spec.hooks import PluginInstances, definition
+
+        plugins = PluginInstances(self.space, self.manifest)
+        for event, entries in self.loaded.system.hooks.items():
+            for index, entry in enumerate(entries):
+                path = ("hooks", event, index)
+                name = f"hooks.{event}[{index}]"
+                if f"hooks.{event}" in broken or any(one.startswith(name) for one in broken):
+                    continue
+                try:
+                    definition(event, entry, folder=self.loaded.folder, source="", plugins=plugins, space=self.space)
+                except HookLoadError as exc:
+                    self._note(path, name, f"{exc.ref} cannot be loaded: {exc.reason}")
+                except (HookRegistrationError, LoadError) as exc:
+                    self._note(path, name, str(exc))
+
+    def stubs(self) -> None:
+        """Generated stubs that nobody has written, in every file below plugins."""
+        folder = self.loaded.folder / "plugins"
+        for file in sorted(folder.rglob("*.py")) if folder.is_dir() else ():
+            if "__pycache__" in file.parts or not file.is_file():
+                continue
+            if STUB_MARKER.encode() not in file.read_bytes():
+                continue
+            tree = self._tree(file)
+            for name, line, column in _unwritten(tree) if tree is not None else ():
+                what = f"'{name}' is still the generated stub; write it"
+                self.problems.append(Problem(str(file), line, column, "", what))
+
+
+def _shown(file: Path, folder: Path) -> str:
+    try:
+        return str(file.relative_to(folder.resolve()))
+    except ValueError:
+        return str(file)
+
+
+def _bound(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that statements bind, also inside if, try and with."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, (ast.If, ast.With, ast.Try)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _bound(getattr(node, part, []))
+
+
+def _unwritten(tree: ast.Module) -> Iterator[tuple[str, int, int]]:
+    """(name, line, column) of each function whose body raises with the stub's mark."""
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.Raise) and any(
+                isinstance(part, ast.Constant) and part.value == STUB_MARKER for part in ast.walk(statement)
+            ):
+                yield node.name, node.lineno, node.col_offset + 1

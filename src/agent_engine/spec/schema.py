@@ -18,7 +18,7 @@ def json_schema() -> Schema:
     from agent_engine.spec.system import System
 
     schema = System.model_json_schema(mode="validation")
-    _without_null(schema)
+    _as_strict(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "agents.yaml"
     schema["description"] = "A system of agents, its tools, servers, prompts and hooks."
@@ -43,8 +43,9 @@ def json_schema() -> Schema:
     return schema
 
 
-def _without_null(node: Any) -> None:
-    """An empty value is a fault everywhere but in the graph, so no schema says null; defaults of null go too."""
+def _as_strict(node: Any) -> None:
+    """As strict as the loader: an empty value is a fault everywhere but in the graph, and every key of a mapping of ids
+    is an id."""
     if isinstance(node, dict):
         choices = node.get("anyOf")
         if isinstance(choices, list) and {"type": "null"} in choices:
@@ -53,11 +54,13 @@ def _without_null(node: Any) -> None:
             node.update(rest[0] if len(rest) == 1 else {"anyOf": rest})
         if "default" in node and node["default"] is None:
             del node["default"]
+        if "patternProperties" in node:
+            node.setdefault("additionalProperties", False)
         for value in node.values():
-            _without_null(value)
+            _as_strict(value)
     elif isinstance(node, list):
         for value in node:
-            _without_null(value)
+            _as_strict(value)
 
 
 def _graph() -> Schema:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_engine.plugins.problems import Problem, did_you_mean
+from agent_engine.plugins.problems import Problem, did_you_mean, shown
 from agent_engine.spec.checks.context import Check, words
 from agent_engine.spec.compose import DocPath, dotted
 from agent_engine.spec.markers import PROMPT_MARKER
 from agent_engine.spec.template import MAX_PROMPT_BYTES, names_in, read_prompt
+
+if TYPE_CHECKING:
+    from agent_engine.spec.load import Loaded
 
 
 def run(check: Check) -> None:
@@ -38,24 +41,25 @@ def usable_names(check: Check, node: str, block: dict[str, Any]) -> tuple[set[st
 
 def _prompt(check: Check, node: str, block: dict[str, Any], value: str, path: DocPath) -> None:
     file = check.folder / value
+    name = shown(value, 80)
     try:
         text = read_prompt(file)
     except FileNotFoundError:
         check.note(
-            path, f"there is no file '{value}' beside the file; agentctl generate makes a first one{_inline(value)}"
+            path, f"there is no file {name} beside the file; agentctl generate makes a first one{_inline(value)}"
         )
         return
     except IsADirectoryError:
-        check.note(path, f"'{value}' is a folder; name a Markdown file in it")
+        check.note(path, f"{name} is a folder; name a Markdown file in it")
         return
     except UnicodeDecodeError:
-        check.note(path, f"'{value}' is not UTF-8; save it as UTF-8")
+        check.note(path, f"{name} is not UTF-8; save it as UTF-8")
         return
     except OSError as exc:
-        check.note(path, f"'{value}' cannot be read: {exc.strerror or type(exc).__name__}")
+        check.note(path, f"{name} cannot be read: {exc.strerror or type(exc).__name__}")
         return
     except ValueError:
-        check.note(path, f"'{value}' is over {MAX_PROMPT_BYTES // 1024} KiB or no path at all")
+        check.note(path, f"{name} is over {MAX_PROMPT_BYTES // 1024} KiB or no path at all")
         return
     if PROMPT_MARKER in text:
         _inside(
@@ -87,3 +91,17 @@ def _inside(check: Check, file: Path, text: str, offset: int, path: DocPath, mes
     line = text.count("\n", 0, offset) + 1
     column = offset - (text.rfind("\n", 0, offset) + 1) + 1
     check.problems.append(Problem(str(file), line, column, dotted(path), message))
+
+
+def used_resolvers(loaded: Loaded, node: str) -> list[str]:
+    """The declared resolvers that a node's prompts use, in the order of the file."""
+    prompts = loaded.system.node(node).prompts
+    used: set[str] = set()
+    for kind in ("system", "orchestrator", "user"):
+        name = getattr(prompts, kind, None)
+        try:
+            text = read_prompt(loaded.folder / name) if name is not None else ""
+        except (OSError, ValueError):
+            continue  # told where prompts are checked
+        used |= {found.name for found in names_in(text)}
+    return [name for name in loaded.system.resolvers if name in used]
