@@ -59,7 +59,7 @@ class Built:
 
 
 async def build(loaded: Loaded, parts: Parts) -> Built:
-    """on_config → plugins load (on_init) → setup → on_engine_start → MCP discovery. What fails leaves nothing behind."""
+    """on_config → plugins load (on_init) → setup → on_engine_start → MCP discovery. A failure leaves nothing behind."""
     async with AsyncExitStack() as stack:
         built = await _Builder(loaded, parts, stack).build()
         built.stack = stack.pop_all()

@@ -188,13 +188,23 @@ class Engine:
     async def call_tool(self, name: str, arguments: Mapping[str, Any], context: RunContext | None = None) -> Any:
         """Call one tool of the system through the tool door, with every hook, as a request without a model.
 
-        Returns what agents would get: the tool's own object, or what a hook put in its place. Raises LookupError where
-        no agent that exists for this caller has the tool; see :func:`agent_engine.runtime.run.call_tool_directly`.
+        The nearest agent that has the tool and exists for this caller makes the call. Returns the result after its
+        hooks; where a hook refused the call, the text that a model would read.
+
+        Raises:
+            LookupError: no such agent has the tool. Any other exception is the one the tool raised, or the request's.
         """
         built = self._ready("call_tool")
         from agent_engine.runtime.run import call_tool_directly
 
-        return await self._tracked(call_tool_directly(built.root, name, arguments, host=built.host, context=context))
+        outcome = await self._tracked(call_tool_directly(built.root, name, arguments, host=built.host, context=context))
+        if outcome.error is not None:
+            raise outcome.error
+        if outcome.status not in ("ok", "denied"):
+            from agent_engine.tools.base import ToolError
+
+            raise ToolError(outcome.text)
+        return outcome.value
 
     async def resume(
         self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
