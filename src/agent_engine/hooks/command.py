@@ -84,20 +84,22 @@ async def run_command(
     return _outcome(hook, finished, limit)
 
 
-def check_command(hook: CommandHook, cwd: str | None = None) -> str | None:
-    """What can be seen to be broken before it ever runs, in one sentence; None where nothing is."""
-    try:
-        words = _arguments(hook)
-    except ValueError as problem:
-        return f"its command line cannot be split into words: {problem}"
-    if not words or not words[0].strip() or not words[-1].strip():
-        return "there is nothing to run; give a shell line (command) or a list of words (args)"
+def check_command(hook: CommandHook, cwd: str | None = None) -> None:
+    """Refuse what can be seen to be broken before it ever runs.
+
+    Raises:
+        ValueError: what is wrong, in one sentence.
+    """
+    words = _arguments(hook)
+    if not words or not words[0].strip():
+        raise ValueError("there is nothing to run; give a shell line (command) or a list of words (args)")
     if any("\0" in word for word in (*words, *hook.env, *hook.env.values())):
-        return "a command, an argument or a variable holds a NUL character"
+        raise ValueError("a command, an argument or a variable holds a NUL character")
     if any(not name or "=" in name for name in hook.env):
-        return "env maps names of variables to values; a name holds no '='"
+        raise ValueError("env maps names of variables to values; a name holds no '='")
     missing = _missing_script(hook, cwd or hook.cwd)
-    return f"it cannot work: {missing}" if missing else None
+    if missing is not None:
+        raise ValueError(missing)
 
 
 def _outcome(hook: CommandHook, finished: Finished, limit: float | None) -> CommandOutcome:
@@ -135,7 +137,12 @@ def _arguments(hook: CommandHook) -> list[str]:
     if hook.args is not None:
         return list(hook.args)
     line = hook.command or ""
-    return ["/bin/sh", "-c", line] if hook.shell else shlex.split(line)
+    if hook.shell:
+        return ["/bin/sh", "-c", line]
+    try:
+        return shlex.split(line)
+    except ValueError as problem:
+        raise ValueError(f"its command line cannot be split into words: {problem}") from None
 
 
 def _missing_script(hook: CommandHook, cwd: str | None) -> str | None:

@@ -284,9 +284,7 @@ class _Exchange:
 
 
 def _only_zombies(group: int) -> bool:
-    """Whether all that is left of a group is dead and waits for the system's first process, some of which take their
-    time.
-    """
+    """Whether all that is left of a group is dead and waits for the system's first process, which may take its time."""
     found = False
     with contextlib.suppress(OSError):  # no /proc here
         for entry in os.listdir("/proc"):
@@ -294,9 +292,9 @@ def _only_zombies(group: int) -> bool:
                 continue
             with contextlib.suppress(OSError):
                 with open(f"/proc/{entry}/stat", "rb") as stat:
-                    state, _, its_group = stat.read().rpartition(b")")[2].split()[:3]
+                    state, parent, its_group = stat.read().rpartition(b")")[2].split()[:3]
                 if int(its_group) == group:
-                    if state not in (b"Z", b"X"):
+                    if state not in (b"Z", b"X") or int(parent) == os.getpid():
                         return False
                     found = True
     return found

@@ -69,32 +69,33 @@ async def post_webhook(hook: WebhookHook, payload: object, *, limit: float | Non
     return _read(hook, status, answer)
 
 
-def check_webhook(hook: WebhookHook) -> str | None:
-    """What is wrong with it before anything is sent, in one sentence; None where nothing is."""
+def check_webhook(hook: WebhookHook) -> None:
+    """Refuse what is wrong before anything is sent.
+
+    Raises:
+        ValueError: what is wrong, in one sentence; it quotes neither the url nor what stands for a variable's name.
+    """
     try:
         parts = urlsplit(hook.url)
         host, _ = parts.hostname, parts.port
     except (ValueError, AttributeError):
-        return "its url cannot be read; write https://host/path"
-    if (
-        not host
-        or parts.scheme not in ("https", "http")
-        or not hook.url.isascii()
-        or re.search(r"[\x00-\x20\x7f]", hook.url)
-    ):
-        return "its url cannot be read; write https://host/path"
+        raise ValueError("its url cannot be read; write https://host/path") from None
+    plain = hook.url.isascii() and not re.search(r"[\x00-\x20\x7f]", hook.url)
+    if not host or parts.scheme not in ("https", "http") or not plain:
+        raise ValueError("its url cannot be read; write https://host/path")
     if parts.username is not None or parts.password is not None:
-        return "its url holds a user or a password; name a variable in header_env instead"
+        raise ValueError("its url holds a user or a password; name a variable in header_env instead")
     if parts.scheme == "http" and not _is_loopback(host):
-        return f"it would send payloads to {host} over plain http; use https (http is for loopback addresses only)"
+        raise ValueError(
+            f"it would send payloads to {host} over plain http; only loopback addresses may use it: use https"
+        )
     for header, variable in hook.header_env.items():
         if not _HEADER_NAME.fullmatch(str(header)) or header.lower() in _RESERVED_HEADERS:
-            return f"it may not set the header {header!r}"
+            raise ValueError(f"it may not set the header {header!r}")
         if not _is_variable(variable):
-            return f"header_env gives the name of a variable for the header {header!r}, never its value"
+            raise ValueError(f"header_env gives the name of a variable for the header {header!r}, never its value")
     if hook.secret_env is not None and not _is_variable(hook.secret_env):
-        return "secret_env is the name of a variable, never its value"
-    return None
+        raise ValueError("secret_env is the name of a variable, never its value")
 
 
 def signature(secret: str, method: str, target: str, timestamp: str, body: bytes) -> str:
