@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -179,6 +180,11 @@ class RowBuilder:
 
     def _recovered(self, batch: Batch, values: Row, _payloads: object) -> None:
         at, last_seq, open_runs = values
+        for run_id in json.loads(open_runs):
+            run = self.runs.get(run_id)
+            if run is not None and run.status == "open":
+                run.status, run.ended_at = "interrupted", at
+                batch.runs[run.key] = run
         batch.marks.append((batch.seq, "recovered", at, None, last_seq, open_runs))
 
     def _stopped(self, batch: Batch, values: Row, _payloads: object) -> None:

@@ -54,7 +54,8 @@ class StoreJournal:
         self._soft = settings.queue
         self._hard = settings.queue * _HARD
         self._lost = 0
-        self._lost_written = 0
+        self._lost_marked = 0
+        self._gave_up = False
         self._written = 0
         self._pending = 0
         self._problem: str | None = None
@@ -162,9 +163,11 @@ class StoreJournal:
         tidied = 0.0
         while True:
             self._gather()
-            if self._queue or self._lost > self._lost_written:
+            if self._queue or self._lost > self._lost_marked:
                 self._write_batch(sink, maker)
             elif self._stopping:
+                break
+            if self._gave_up:
                 break
             if self._settings.ttl is not None and time.monotonic() - tidied > _TIDY_S:
                 self._tidy(sink)
@@ -205,6 +208,10 @@ class StoreJournal:
             self._problem = None
         self._lost += lost
         self._written += len(facts) - lost
+        if self._lost > self._lost_marked and not self._gave_up:
+            count = self._lost - self._lost_marked
+            if self._deliver(sink, [fact_forms.lost(count)]) == 0 and not self._gave_up:
+                self._lost_marked += count
         self._pending = 0
         self._release()
 
@@ -220,9 +227,9 @@ class StoreJournal:
                 if _is_about_data(error):
                     return self._deliver_singly(sink, facts)
             if self._stopping and time.monotonic() > self._stop_by:
-                left = len(self._queue)
+                self._gave_up = True
+                self._lost += len(self._queue)
                 self._queue.clear()
-                self._lost += left
                 return len(facts)
             self._wake.wait(delay)
             self._wake.clear()
@@ -252,10 +259,6 @@ class StoreJournal:
                 due = time.perf_counter() + _BREATHE_EVERY_S
         if maker.chars:
             self._soft = max(64, min(self._settings.queue, _MEMORY * size // (4 * maker.chars)))
-        if self._lost > self._lost_written:
-            lost = self._lost
-            facts.append(fact_forms.lost(lost - self._lost_written))
-            self._lost_written = lost
         return facts
 
     def _try_again(self, sink: Sink) -> None:
@@ -314,13 +317,13 @@ class StoreJournal:
         self._thread = None
         self._opened.clear()
         self._ended.clear()
-        self._stopping = False
+        self._stopping = self._gave_up = False
 
     def _report_end(self) -> None:
         atexit.unregister(self._at_exit)
-        missing = self._lost - self._lost_written
+        missing = self._lost - self._lost_marked
         if missing > 0 and self._open_error is None:
-            self._lost_written = self._lost
+            self._lost_marked = self._lost
             raise RecordsError(f"{missing} entries could not be written to {self.name}.")
 
     def _at_exit(self) -> None:

@@ -1,0 +1,236 @@
+"""Entries are taken at once, written in order, never lost in silence, and memory is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.records.build import AT, hook_run, payload, record, run, tool_step
+
+from agent_engine.records.facts import Fact
+from agent_engine.records.journal import Journals, MemoryJournal, RunOpened, open_journal
+from agent_engine.records.query import RecordReader
+from agent_engine.records.settings import RecordsError, RecordSettings
+from agent_engine.records.sink import Recovery
+from agent_engine.records.writer import StoreJournal
+
+ROOT = Path(__file__).parents[2]
+
+
+class Gate:
+    """A store that waits to be let on, and can be down or refuse entries."""
+
+    def __init__(self) -> None:
+        self.open_gate = threading.Event()
+        self.open_gate.set()
+        self.down = False
+        self.tried = threading.Event()
+        self.refuses: str | None = None
+        self.facts: list[Fact] = []
+        self.closed = False
+
+    def open(self) -> Recovery:
+        return Recovery()
+
+    def write(self, facts: Sequence[Fact]) -> int:
+        self.open_gate.wait(10)
+        if self.down:
+            self.tried.set()
+            raise ConnectionError("password=secret")
+        if self.refuses is not None and any(self.refuses in fact.values for fact in facts):
+            raise ValueError("not to my liking")
+        self.facts += facts
+        return len(self.facts)
+
+    def tidy(self) -> None:
+        return None
+
+    def reopen(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _journal(gate: Gate, **settings: object) -> StoreJournal:
+    return StoreJournal(lambda: gate, RecordSettings(batch_s=0.001, **settings), "gate")  # type: ignore[arg-type]
+
+
+def _opened(number: int) -> RunOpened:
+    return RunOpened(f"r{number}", None, None, None, None, AT)
+
+
+async def test_a_clean_stop_loses_nothing_and_keeps_the_order() -> None:
+    gate = Gate()
+    journal = _journal(gate)
+    for number in range(5000):
+        journal.write(_opened(number))
+    await journal.stop()
+    assert [fact.values[0] for fact in gate.facts] == [f"r{number}" for number in range(5000)]
+    assert gate.closed
+
+
+async def test_writing_returns_at_once_and_a_full_journal_asks_runs_to_wait() -> None:
+    gate = Gate()
+    gate.open_gate.clear()
+    journal = _journal(gate, queue=10)
+    await journal.start()
+    number = 0
+    while not journal.full:
+        journal.write(_opened(number))
+        number += 1
+        await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(journal.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    gate.open_gate.set()
+    await asyncio.wait_for(waiting, 10)
+    assert not journal.full
+    await journal.stop()
+    assert len(gate.facts) == number
+
+
+async def test_beyond_the_hard_limit_entries_are_counted_and_the_log_says_where() -> None:
+    gate = Gate()
+    gate.open_gate.clear()
+    journal = _journal(gate, queue=5)
+    await journal.start()
+    for number in range(200):
+        journal.write(_opened(number))
+    lost = journal.status.lost
+    assert lost > 0
+    gate.open_gate.set()
+    await journal.stop()
+    kept = [fact for fact in gate.facts if fact.kind == "run_opened"]
+    marks = [fact.values[1] for fact in gate.facts if fact.kind == "lost"]
+    assert len(kept) + sum(marks) == 200
+    assert sum(marks) == lost
+
+
+async def test_captured_payloads_lower_the_limit_so_that_memory_stays_bounded() -> None:
+    gate = Gate()
+    journal = _journal(gate, capture=frozenset({"*"}))
+    await journal.start()
+    big = hook_run(before=payload(text="x" * 2_000_000))
+    for entry in run("r1", tool_step("r1", hooks=[big] * 20)):
+        journal.write(entry)
+    await journal.flush()
+    for number in range(100):
+        journal.write(_opened(number))
+    assert journal.full
+    await journal.stop()
+
+
+async def test_a_store_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    gate.down = True
+    journal = _journal(gate)
+    await journal.start()
+    with caplog.at_level(logging.WARNING):
+        journal.write(_opened(1))
+        await asyncio.to_thread(gate.tried.wait, 10)
+        journal.write(_opened(2))
+        gate.down = False
+        await asyncio.wait_for(journal.flush(), 20)
+    assert [fact.values[0] for fact in gate.facts] == ["r1", "r2"]
+    assert journal.status.lost == 0
+    assert journal.status.problem is None
+    assert "secret" not in caplog.text
+    await journal.stop()
+
+
+async def test_a_store_that_stays_away_makes_the_stop_say_how_many_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.records.writer._STOP_S", 0.1)
+    gate = Gate()
+    gate.down = True
+    journal = _journal(gate)
+    for number in range(3):
+        journal.write(_opened(number))
+    with pytest.raises(RecordsError, match="3 entries could not be written to gate"):
+        await journal.stop()
+
+
+async def test_one_entry_that_a_store_refuses_does_not_hold_up_the_others() -> None:
+    gate = Gate()
+    gate.refuses = "r7"
+    journal = _journal(gate)
+    for number in range(20):
+        journal.write(_opened(number))
+    await journal.flush()
+    await journal.stop()
+    assert [fact.values[0] for fact in gate.facts if fact.kind == "run_opened"] == [
+        f"r{number}" for number in range(20) if number != 7
+    ]
+    assert [fact.values[1] for fact in gate.facts if fact.kind == "lost"] == [1]
+
+
+async def test_several_journals_get_every_entry_and_ask_for_what_any_of_them_wants(tmp_path: Path) -> None:
+    memory = MemoryJournal()
+    journals = open_journal([memory, f"sqlite:{tmp_path / 'r.db'}"])
+    assert isinstance(journals, Journals)
+    assert journals.wants_payloads
+    await journals.start()
+    for entry in run("r1", tool_step("r1", hooks=[hook_run()])):
+        journals.write(entry)
+    await journals.stop()
+    with RecordReader.open(f"sqlite:{tmp_path / 'r.db'}") as reader:
+        (found,) = reader.records()
+    assert [entry.record_id for entry in memory.entries if hasattr(entry, "record_id")] == [found.record_id]
+
+
+def test_a_program_that_just_ends_still_writes_everything_out(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from agent_engine.records.journal import open_journal\n"
+        "from tests.records.build import run\n"
+        "journal = open_journal(sys.argv[1])\n"
+        "for number in range(300):\n"
+        "    for entry in run(f'r{number}'):\n"
+        "        journal.write(entry)\n"
+    )
+    address = f"sqlite:{tmp_path / 'r.db'}"
+    subprocess.run([sys.executable, "-c", program, address], check=True, cwd=ROOT, env={**os.environ}, timeout=60)
+    with RecordReader.open(address) as reader:
+        assert len(reader.runs(limit=1000)) == 300
+    journal_after = asyncio.run(record(address, []))
+    assert not journal_after.recovery.crashed
+
+
+def test_many_loops_and_threads_write_to_one_journal(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'r.db'}"
+    journal = open_journal(address)
+    assert isinstance(journal, StoreJournal)
+
+    async def work(worker: int) -> None:
+        for number in range(50):
+            for entry in run(f"{worker}-{number}", tool_step(f"{worker}-{number}")):
+                journal.write(entry)
+            await asyncio.sleep(0)
+        await journal.flush()
+
+    threads = [threading.Thread(target=lambda worker=worker: asyncio.run(work(worker))) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    with RecordReader.open(address) as reader:
+        assert len(reader.runs(limit=1000)) == 200
+        assert {row.steps for row in reader.runs(limit=1000)} == {2}
+
+
+async def test_digests_can_be_turned_off(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'r.db'}?digests=off"
+    journal = open_journal(address)
+    assert journal is not None
+    assert not journal.wants_payloads
+    await record(address, run("r1", tool_step("r1", hooks=[hook_run(before=payload(q="x"))])))
+    with RecordReader.open(address) as reader:
+        assert reader.records()[0].before_digest is None
