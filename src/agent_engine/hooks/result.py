@@ -64,6 +64,19 @@ class HookResult:
         return not self.is_allowed()
 
 
+class Undecided(HookResult):
+    """What a command or an endpoint answered without a decision: an allow, but no yes at ``on_permission_ask``."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HookResult):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
+
+    __hash__ = None  # type: ignore[assignment]  # as for every mutable dataclass
+
+
 @dataclass(slots=True)
 class HookOutput:
     """The answer of a command hook or a webhook, as its JSON names it."""

@@ -85,6 +85,10 @@ class Errand(Generic[T]):
         self.value: T | None = None
         self.error: BaseException | None = None
 
+    def does(self, work: Callable[[], T]) -> None:
+        """Other work than it was made with; before ``start``."""
+        self._work = work
+
     def start(self) -> None:
         """Hand the work to a thread: a waiting one, else a new one.
 

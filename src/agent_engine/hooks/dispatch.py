@@ -1,0 +1,478 @@
+"""One dispatch: the hooks of a plan on one payload, in order and in groups, and the verdict they come to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_engine.hooks.callbacks import Answer, BadReturn
+from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure
+from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.folding import BadEdit, copy_of
+from agent_engine.hooks.limits import TimedOut, within
+from agent_engine.hooks.offload import Batch, Stage, call, is_awaitable
+from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, Verdict
+from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_engine.hooks.plan import Entry, Group, Plan
+    from agent_engine.hooks.site import Site
+
+logger = logging.getLogger("agent_engine.hooks")
+
+DISCARDED: Final = "Parallel hook '%s' %s which is discarded; register it with sequential=True to apply it."
+
+_OVER: Final = 5.0
+"""Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
+
+
+class Ran:
+    """One hook's run: what it was given, and what came of it."""
+
+    __slots__ = (
+        "answer",
+        "before",
+        "changed",
+        "duration_ms",
+        "entry",
+        "exit_code",
+        "failure",
+        "given",
+        "group",
+        "result",
+        "started_at",
+        "stderr",
+        "stdout",
+    )
+
+    def __init__(self, entry: Entry, given: Any, group: int) -> None:
+        self.entry = entry
+        self.given = given
+        self.group = group
+        self.answer: Answer | None = None
+        self.failure: HookFailure | None = None
+        self.result: HookResult | None = None
+        self.before: Mapping[str, Any] | None = None
+        self.changed: tuple[str, ...] = ()
+        self.stdout = ""
+        self.stderr = ""
+        self.exit_code: int | None = None
+        self.started_at = 0.0
+        self.duration_ms = 0.0
+
+
+class Dispatch:
+    """The state of one dispatch. ``rows`` is a list where the caller wants a row for each hook; then nothing raises."""
+
+    def __init__(self, plan: Plan, payload: Any, site: Site, rows: list[HookExecutionResult] | None = None) -> None:
+        self.plan = plan
+        self.payload = payload
+        self.site = site
+        self.rows = rows
+        self.stopped = False
+        self._folding = plan.folding(payload)
+        self._told = rows is not None or site.sink is not None
+        self._group = 0
+        self._refusal: tuple[str | None, str, bool] | None = None
+        self._asked: tuple[str | None, str] | None = None
+        self._yes = False
+        self._error: BaseException | None = None
+        self._contexts: list[str] = []
+        self._messages: list[str] = []
+        self._suppress = False
+        self._unsent: list[Ran] = []
+        self._guard: dict[str, Any] | None = None
+
+    async def run(self) -> Verdict:
+        """Run the groups one after the other, until one refuses."""
+        plan = self.plan
+        before = self._folding.snapshot(self.payload)
+        if len(plan.entries) > 1:
+            self._guard = self._folding.guard(self.payload)
+        for self._group, group in enumerate(plan.groups):
+            await (self._sequential(group) if group.sequential else self._parallel(group))
+            if self.stopped:
+                break
+        return self._conclude(bool(self._folding.changed(self.payload, before)))
+
+    def _conclude(self, changed: bool) -> Verdict:
+        """The verdict: deny over ask over modify over allow. Nothing else in this package lets a step through."""
+        refusal, asked = self._refusal, self._asked
+        permission = self.plan.event is HookEvent.ON_PERMISSION_ASK
+        reason, hook, broke = refusal or (*(asked or (None, None)), False)
+        return Verdict(
+            "deny"
+            if refusal is not None
+            else "ask"
+            if asked is not None or (permission and not self._yes)
+            else "modify"
+            if changed and not permission
+            else "allow",
+            self.payload,
+            reason,
+            hook,
+            broke,
+            tuple(self._contexts),
+            self._suppress,
+            "\n".join(self._messages) or None,
+        )
+
+    # Sequential groups
+
+    async def _sequential(self, group: Group) -> None:
+        for run in group.runs:
+            if run[0].kind == "worker":
+                await self._in_worker(run)
+            else:
+                for entry in run:
+                    await self._one(entry)
+                    if self.stopped:
+                        return
+            if self.stopped:
+                return
+
+    async def _one(self, entry: Entry) -> None:
+        ran = self.begin(entry)
+        if ran is None:
+            return
+        value, error = await self._call(ran)
+        self.settle(ran, value, error)
+        self._send()
+
+    async def _in_worker(self, run: Sequence[Entry]) -> None:
+        """Neighbouring sync hooks: one hand-off, on a copy that is taken over when they have returned in time."""
+        payload, left = self.payload, list(run)
+        while left and not self.stopped:
+            if overrun() >= MOST_OVERRUN:
+                self._crowded(left.pop(0))
+                continue
+            self.payload = copy_of(self.payload) if self.payload is payload else self.payload
+            stage = Stage(self, left)
+            left = await stage.run()
+            if stage.awaitable is not None:
+                ran, awaitable = stage.awaitable
+                value, error = await within(awaitable, ran.entry.limit)
+                self.settle(ran, value, error)
+            self._send()
+        worked_on, self.payload = self.payload, payload
+        if not self.stopped:
+            self.payload = self._folding.take_over(payload, worked_on)
+
+    def _crowded(self, entry: Entry) -> None:
+        ran = self.begin(entry)
+        if ran is not None:
+            self.settle(ran, None, crowded(entry))
+            self._send()
+
+    # Parallel groups
+
+    async def _parallel(self, group: Group) -> None:
+        """All at once on one private copy; what they said is read in the order of the plan, whoever was first."""
+        shared = copy_of(self.payload)
+        known = self._folding.snapshot(shared)
+        rans: list[tuple[Ran, list[Any]]] = []
+        tasks: list[asyncio.Task[None]] = []
+        busy = overrun() >= MOST_OVERRUN
+        batch = Batch(self.site, lambda ran: self._blame(ran, known))
+        for entry in group.entries:
+            ran = self.begin(entry, shared)
+            if ran is None:
+                continue
+            outcome: list[Any] = []
+            rans.append((ran, outcome))
+            if entry.kind == "worker" and not busy:
+                batch.add(ran, outcome)
+            else:
+                tasks.append(asyncio.create_task(self._aside(ran, outcome, known)))
+        try:
+            await batch.run()
+            if tasks:
+                await asyncio.wait(tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            raise
+        for ran, outcome in rans:
+            value, error = outcome if outcome else (None, asyncio.CancelledError())
+            self.settle(ran, value, error)
+        self._send()
+
+    async def _aside(self, ran: Ran, outcome: list[Any], known: dict[str, Any]) -> None:
+        outcome.extend(await self._call(ran))
+        self._blame(ran, known)
+
+    def _blame(self, ran: Ran, known: dict[str, Any]) -> None:
+        """Say which parallel hook edited the shared copy: the one that leaves it otherwise than it was known."""
+        for name, value in known.items():
+            now = getattr(ran.given, name)
+            if not _equal(now, value):
+                logger.warning(DISCARDED, ran.entry.name, f"edited {name} in place")
+                known.update(self._folding.snapshot(ran.given))
+
+    # One hook
+
+    def begin(self, entry: Entry, shared: Any = None) -> Ran | None:
+        """What a hook is given; None where its predicate says that it is not for this run."""
+        given = shared if shared is not None else self.payload if entry.live else copy_of(self.payload)
+        ran = Ran(entry, given, self._group)
+        if self._told:
+            ran.started_at = time.time()
+            ran.duration_ms = -time.perf_counter() * 1000
+            if entry.sequential:
+                ran.before = self._folding.snapshot(given)
+        if entry.when is not None:
+            try:
+                applies = entry.when(self._run_context())
+                if inspect.isawaitable(applies):
+                    _discard(applies)
+                    raise TypeError("when= is a plain function, not an async one")
+            except BaseException as error:  # a predicate that breaks is a hook that broke
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                ran.failure = _failure(entry, error)
+                return ran
+            if not applies:
+                return None
+        return ran
+
+    def unheard(self, entry: Entry) -> Ran:
+        """A hook that its thread had not even begun when its time was over."""
+        return Ran(entry, self.payload, self._group)
+
+    async def _call(self, ran: Ran) -> tuple[Any, BaseException | None]:
+        entry, site = ran.entry, self.site
+        if ran.failure is not None:
+            return None, ran.failure
+        if entry.kind == "worker":
+            return None, crowded(entry)
+        if entry.kind == "missing":
+            return None, HookFailure(f"Hook '{entry.name}' has no callable", "no_callable")
+        if entry.kind == "command":
+            cwd = entry.hook.cwd or site.cwd  # type: ignore[attr-defined]  # a CommandHook, by its kind
+            outcome, error = await within(
+                entry.call(entry.hook, ran.given, cwd=cwd, limit=entry.limit), entry.limit + _OVER
+            )
+            if outcome is None:
+                return None, error
+            ran.stdout, ran.stderr, ran.exit_code = outcome.stdout, outcome.stderr, outcome.exit_code
+            return outcome.result, error
+        if entry.kind == "webhook":
+            return await within(entry.call(entry.hook, ran.given, limit=entry.limit), entry.limit + _OVER)
+        value, error = call(ran, site) if entry.sequential else contextvars.copy_context().run(call, ran, site)
+        if error is None and is_awaitable(value):
+            return await within(value, entry.limit)
+        return value, error
+
+    def settle(self, ran: Ran, value: Any, error: BaseException | None) -> None:
+        """Read what a hook said, take over what it changed, and note what follows. Never raises for the hook."""
+        entry = ran.entry
+        try:
+            answer = self._answer(ran, value, error)
+            if entry.counts and answer.decision != "deny":
+                self._take(ran, answer)
+            ran.answer = answer
+        except HookFailure as failure:
+            ran.failure = failure
+        except BadEdit as problem:
+            ran.failure = HookFailure(f"Hook '{entry.name}' {problem}", "bad_edit")
+        except Exception as problem:  # noqa: BLE001 - an answer that cannot even be read is no allow
+            ran.failure = _failure(entry, problem)
+        if self._told:
+            self._note(ran, value)
+        if ran.failure is not None:
+            self._failed(entry, ran.failure)
+        elif entry.counts and ran.answer is not None:
+            self._said(entry, ran.answer)
+        if entry.live and entry.sequential:
+            self._folding.restore(self.payload, self._guard)
+        self._unsent.append(ran)
+
+    def _answer(self, ran: Ran, value: Any, error: BaseException | None) -> Answer:
+        if error is None:
+            try:
+                return self.plan.reader(value, ran.given)
+            except BadReturn as problem:
+                raise HookFailure(f"Hook '{ran.entry.name}' {problem}", "bad_return") from None
+        if isinstance(error, GuardrailBlocked):
+            return Answer("deny", str(error.reason))
+        raise _failure(ran.entry, error)
+
+    def _take(self, ran: Ran, answer: Answer) -> None:
+        """Fold one hook's edits into the payload, or warn that a parallel one's are discarded."""
+        folding = self._folding
+        if not ran.entry.sequential:
+            folding.apply(copy_of(ran.given), answer)
+            if answer.changes or answer.replaced is not None:
+                logger.warning(DISCARDED, ran.entry.name, "returned modified_input")
+            return
+        folding.check(ran.given)
+        edited = folding.apply(ran.given, answer)
+        self.payload = edited if ran.entry.live else folding.take_over(self.payload, edited)
+
+    def _said(self, entry: Entry, answer: Answer) -> None:
+        if answer.additional_context:
+            self._contexts.append(answer.additional_context)
+        if answer.system_message:
+            self._messages.append(answer.system_message)
+        self._suppress = self._suppress or answer.suppress_output
+        if answer.decision == "ask":
+            self._asked = self._asked or (answer.reason, entry.name)
+        elif answer.decision == "allow":
+            self._yes = True
+        elif answer.decision == "deny":
+            if self.plan.spec.refuses:
+                self._refuse(answer.reason, entry, broke=False)
+            else:
+                logger.warning("Hook '%s' said no at %s, where nothing can be refused", entry.name, self.plan.event)
+
+    def _failed(self, entry: Entry, failure: HookFailure) -> None:
+        cause = failure.cause or failure
+        kind = failure.failure_type
+        if entry.on_failure == "log":
+            logger.warning("Hook '%s' failed at %s: %s", entry.name, self.plan.event, kind)
+            return
+        logger.warning("Hook '%s' failed at %s: %s: %s", entry.name, self.plan.event, kind, cause)
+        if self.rows is None and (self.site.strict or entry.on_failure == "raise"):
+            self.stopped = True
+            if self.site.strict:
+                self._error = self._error or cause
+            elif self._error is None:
+                self._error = HookExecutionError(str(self.plan.event), entry.ref, cause)
+                self._error.__cause__ = cause
+            return
+        self._refuse(failure.reason, entry, broke=True)
+
+    def _refuse(self, reason: str | None, entry: Entry, *, broke: bool) -> None:
+        self._refusal = self._refusal or (reason, entry.name, broke)
+        self.stopped = True
+
+    def _run_context(self) -> Any:
+        from agent_engine.hooks.managed import RunContext
+
+        return self.site.run_context or RunContext()
+
+    # Rows
+
+    def _note(self, ran: Ran, value: Any) -> None:
+        ran.duration_ms += time.perf_counter() * 1000
+        if isinstance(value, HookResult):
+            ran.result = value
+        if ran.before is not None and ran.failure is None and ran.entry.counts:
+            ran.changed = self._folding.changed(self.payload, ran.before)
+
+    def _send(self) -> None:
+        """Tell the sink and the caller of what has been settled, and raise what is to be raised; on the loop."""
+        unsent, self._unsent = self._unsent, []
+        if self._told:
+            for ran in unsent:
+                self._row(ran)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _row(self, ran: Ran) -> None:
+        if self.rows is not None:
+            self.rows.append(self._result(ran))
+        if self.site.sink is not None:
+            self.site.sink(self.site, self._hook_run(ran))
+
+    def _result(self, ran: Ran) -> HookExecutionResult:
+        hook, failure = ran.entry.hook, ran.failure
+        return HookExecutionResult(
+            hook.id,
+            ran.entry.name,
+            str(self.plan.event),
+            failure is None,
+            self._output(ran),
+            ran.stdout,
+            ran.stderr,
+            ran.exit_code,
+            ran.duration_ms,
+            None if failure is None else _text(failure),
+        )
+
+    def _output(self, ran: Ran) -> HookResult | None:
+        """The decision of a row: what the hook said, or the refusal its failure is; None where it does not count."""
+        if ran.failure is not None:
+            return None if ran.entry.on_failure == "log" else HookResult.deny(ran.failure.reason)
+        answer = ran.answer
+        if not ran.entry.counts or answer is None:
+            return None
+        if ran.result is not None:
+            return ran.result
+        return HookResult(
+            "allow" if answer.decision == "none" else answer.decision,
+            answer.reason,
+            dict(answer.changes) if answer.changes else None,
+            answer.additional_context,
+            answer.suppress_output,
+            answer.system_message,
+        )
+
+    def _hook_run(self, ran: Ran) -> HookRun:
+        entry, failure, answer = ran.entry, ran.failure, ran.answer
+        decision = (
+            "failed" if answer is None else "modify" if answer.decision == "allow" and ran.changed else answer.decision
+        )
+        return HookRun(
+            entry.hook,
+            self.plan.event,
+            "sequential" if entry.sequential else "parallel",
+            ran.group,
+            "none" if entry.hook.observe and failure is None else decision,
+            failure.reason if failure is not None else answer.reason if answer is not None else None,
+            failure is not None,
+            failure.failure_type if failure is not None else None,
+            ran.changed,
+            ran.duration_ms,
+            entry.hook.failure_policy,
+            entry.hook.observe,
+            entry.hook.shadow,
+            ran.started_at,
+            None,
+            None,
+            answer.additional_context if answer is not None else None,
+        )
+
+
+def crowded(entry: Entry) -> HookFailure:
+    """Why a sync hook is not even started."""
+    return HookFailure(
+        f"Hook '{entry.name}' was not run: {MOST_OVERRUN} hooks that overran their limit have not returned yet",
+        "too_many_overrun",
+    )
+
+
+def _failure(entry: Entry, error: BaseException) -> HookFailure:
+    if isinstance(error, HookFailure):
+        return error
+    if isinstance(error, (TimedOut, Overran)):
+        return HookFailure(f"Hook '{entry.name}' timed out after {entry.limit}s", "timeout")
+    kind = type(error).__name__
+    return HookFailure(f"Hook '{entry.name}' raised: {kind}", kind, cause=error)
+
+
+def _text(failure: HookFailure) -> str:
+    cause = failure.cause
+    return failure.reason if cause is None else f"{failure.reason}: {cause}" if str(cause) else failure.reason
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a value that cannot be compared has to count as another one
+        return False
+
+
+def _discard(awaitable: Any) -> None:
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

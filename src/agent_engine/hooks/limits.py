@@ -1,0 +1,240 @@
+"""One hook on the loop, with a limit that is armed when it first suspends, in the task that called it.
+
+The hook stays in its caller's task and context, so that what it sets stays visible there. It is waited for through a
+future of our own: so its limit ends the wait even where the hook, or something it waits for, does not listen to
+cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final
+
+__all__ = ["GRACE", "Outcome", "TimedOut", "drive", "within"]
+
+GRACE: Final = 0.5
+"""Seconds that a hook has to end once it has been cancelled; then it is closed where it stands."""
+
+_CLOSES: Final = 10
+
+Outcome = tuple[Any, BaseException | None]
+"""What a hook returned, or what it raised."""
+
+_undying: list[Coroutine[Any, Any, Any]] = []
+"""Hooks that cannot even be closed: kept as they are, for nobody can end them."""
+
+
+class TimedOut(TimeoutError):
+    """The hook was not done within its limit."""
+
+
+@types.coroutine
+def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any, Outcome]:
+    """Await ``awaitable`` for at most ``limit`` seconds and give what came of it, errors included.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled. A hook that cancels itself is an outcome like any other.
+    """
+    steps = _steps(awaitable)
+    try:
+        awaited = steps.send(None)
+    except StopIteration as done:
+        return done.value, None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - an outcome
+        return None, error
+    return (yield from drive(steps, awaited, lambda: (0, limit)))
+
+
+def drive(
+    steps: Coroutine[Any, Any, Any], awaited: Any, watch: Callable[[], tuple[int, float | None]]
+) -> Generator[Any, Any, Outcome]:
+    """Go on with a coroutine that has just suspended on ``awaited``.
+
+    ``watch`` says, at each suspension, which piece of work is on (a number) and what its limit is; the limit starts
+    anew with each piece.
+    """
+    driven = _Driven(steps, awaited, watch)
+    try:
+        return (yield from driven.run())
+    finally:
+        driven.disarm()
+
+
+class _Driven:
+    """The state of one drive: what is awaited, which timer runs, and who has asked for an end."""
+
+    __slots__ = (
+        "_abandon",
+        "_awaited",
+        "_cancels",
+        "_certain",
+        "_expired",
+        "_gate",
+        "_loop",
+        "_outer",
+        "_piece",
+        "_signal",
+        "_steps",
+        "_task",
+        "_timer",
+        "_watch",
+    )
+
+    def __init__(
+        self, steps: Coroutine[Any, Any, Any], awaited: Any, watch: Callable[[], tuple[int, float | None]]
+    ) -> None:
+        self._steps = steps
+        self._awaited = awaited
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._cancels = 0 if self._task is None else self._task.cancelling()
+        self._outer: asyncio.CancelledError | None = None
+        self._certain = False
+        self._expired = False
+        self._abandon = False
+        self._signal: asyncio.CancelledError | None = None
+        self._gate: asyncio.Future[None] | None = None
+        self._piece = -1
+        self._timer: asyncio.TimerHandle | None = None
+
+    def run(self) -> Generator[Any, Any, Outcome]:
+        while True:
+            self._arm()
+            thrown = yield from self._wait()
+            if self._abandon:
+                self._drop()
+                return self._ended(None, None)
+            try:
+                self._awaited = self._steps.send(None) if thrown is None else self._steps.throw(thrown)
+            except StopIteration as done:
+                return self._ended(done.value, None)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - an outcome
+                return self._ended(None, error)
+            finally:
+                del thrown
+
+    def _arm(self) -> None:
+        """Start the clock of the piece of work that is on, unless its end has been asked for."""
+        if self._outer is not None and not self._certain and self._uncancelled():
+            self._outer = None  # the hook had cancelled itself, as a time limit of its own does, and went on
+            self.disarm()
+            self._piece = -1
+        if self._expired or self._outer is not None:
+            return
+        piece, limit = self._watch()
+        if piece != self._piece:
+            self._piece = piece
+            self.disarm()
+            if limit is not None:
+                self._timer = self._loop.call_later(limit, self._expire)
+
+    def _wait(self) -> Generator[Any, Any, BaseException | None]:
+        """Until the hook can go on or is given up; what is to be thrown into it, if anything."""
+        awaited = self._awaited
+        if not getattr(awaited, "_asyncio_future_blocking", False):
+            try:
+                yield awaited  # a bare yield, or something that the task itself will complain about
+            except GeneratorExit:
+                self._steps.close()
+                raise
+            except asyncio.CancelledError as cancelled:
+                self._cancelled(cancelled)
+            except BaseException as error:  # noqa: BLE001 - thrown into the hook
+                return error
+            return self._take_signal()
+        if awaited.get_loop() is not self._loop or awaited is self._task:
+            awaited._asyncio_future_blocking = False
+            return RuntimeError(f"a hook cannot wait for {type(awaited).__name__} of another loop, or for its own task")
+        awaited._asyncio_future_blocking = False
+        awaited.add_done_callback(self._wake)
+        while not (awaited.done() or self._abandon):
+            self._gate = self._loop.create_future()
+            try:
+                yield from self._gate
+            except GeneratorExit:
+                awaited.remove_done_callback(self._wake)
+                self._steps.close()
+                raise
+            except asyncio.CancelledError as cancelled:
+                self._cancelled(cancelled)
+            if self._signal is not None and awaited.cancel():
+                self._signal = None  # it will be thrown by what is awaited
+        self._gate = None
+        return self._take_signal()
+
+    def _take_signal(self) -> BaseException | None:
+        signal, self._signal = self._signal, None
+        return signal
+
+    def _cancelled(self, cancelled: asyncio.CancelledError) -> None:
+        """The task was cancelled: by somebody outside, or by a time limit inside the hook."""
+        task = self._task
+        self._certain = self._certain or task is None or task.cancelling() <= self._cancels
+        self._outer = cancelled
+        self._signal = cancelled
+        if not self._expired:
+            self._end_soon()
+
+    def _uncancelled(self) -> bool:
+        return self._task is not None and self._task.cancelling() <= self._cancels
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._signal = asyncio.CancelledError()
+        self._end_soon()
+        self._wake()
+
+    def _end_soon(self) -> None:
+        self.disarm()
+        self._timer = self._loop.call_later(GRACE, self._give_up)
+
+    def _give_up(self) -> None:
+        self._abandon = True
+        self._wake()
+
+    def _wake(self, _: object = None) -> None:
+        gate = self._gate
+        if gate is not None and not gate.done():
+            gate.set_result(None)
+
+    def _ended(self, value: Any, error: BaseException | None) -> Outcome:
+        """The hook has ended or was given up. Who asked for its end decides what came of it."""
+        if self._outer is not None and (self._certain or not self._uncancelled()):
+            raise self._outer
+        if self._expired:
+            return None, TimedOut()
+        return value, error
+
+    def _drop(self) -> None:
+        """End the hook without its consent: it is closed where it stands."""
+        if isinstance(self._awaited, asyncio.Future):
+            self._awaited.remove_done_callback(self._wake)
+        for _ in range(_CLOSES):
+            try:
+                self._steps.close()
+            except RuntimeError:
+                continue  # it waits for something even now
+            except BaseException:  # noqa: BLE001 - what it raises while it is closed changes nothing any more
+                return
+            return
+        _undying.append(self._steps)
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _steps(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    return awaitable if isinstance(awaitable, types.CoroutineType) else _awaiting(awaitable)
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable

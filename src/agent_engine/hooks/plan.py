@@ -1,0 +1,188 @@
+"""A plan: the hooks of one event for one target, put into groups once, and run as often as the event happens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from agent_engine.hooks.callbacks import Reader, reader_of
+from agent_engine.hooks.definition import CommandHook, FunctionHook, HookDefinition, WebhookHook
+from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
+from agent_engine.hooks.folding import Folding
+from agent_engine.hooks.managed import HookInvocation
+from agent_engine.hooks.site import Site
+
+if TYPE_CHECKING:
+    from agent_engine.hooks.result import HookExecutionResult, Verdict
+
+Kind = Literal["async", "inline", "worker", "command", "webhook", "missing"]
+OnFailure = Literal["raise", "refuse", "log"]
+
+NEVER_RAISES: Final = frozenset({HookEvent.ON_ENGINE_STOP, HookEvent.ON_RUN_ERROR})
+"""Here a failing hook must not mask what has already happened; the next hook runs."""
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One hook of a plan with everything about it worked out.
+
+    ``counts`` is False for observers and shadows. ``live`` says that the hook is handed the payload itself: its failure
+    stops the step, so nothing that it left half done is ever used.
+    """
+
+    hook: HookDefinition
+    name: str
+    ref: str
+    kind: Kind
+    call: Callable[..., Any]
+    limit: float
+    on_failure: OnFailure
+    counts: bool
+    live: bool
+    sequential: bool
+    managed: bool
+    when: Callable[..., object] | None
+
+    def argument(self, payload: Any, site: Site) -> Any:
+        """What the callable is called with: the payload, or the invocation that holds it."""
+        if not self.managed:
+            return payload
+        hook = self.hook
+        assert isinstance(hook, FunctionHook)
+        return HookInvocation(
+            hook_point=str(hook.event),
+            payload=payload,
+            plugin=hook.plugin,
+            method=hook.method,
+            ref=hook.ref,
+            run_context=site.run_context,
+            metadata=dict(site.metadata or {}),
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Group:
+    """Neighbours of one mode. ``runs`` are neighbours of which all or none go to a worker thread."""
+
+    sequential: bool
+    entries: tuple[Entry, ...]
+    runs: tuple[tuple[Entry, ...], ...]
+
+
+class Plan:
+    """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
+
+    __slots__ = ("_foldings", "entries", "event", "groups", "reader", "spec")
+
+    def __init__(self, event: HookEvent, entries: Sequence[Entry]) -> None:
+        self.event = event
+        self.spec: EventSpec = CATALOGUE[event]
+        self.entries = tuple(entries)
+        self.groups = tuple(_groups(self.entries))
+        self.reader: Reader = reader_of(self.spec)
+        self._foldings: dict[type[Any], Folding] = {}
+
+    def folding(self, payload: Any) -> Folding:
+        """What may be changed in a payload of this one's type."""
+        kind = type(payload)
+        found = self._foldings.get(kind)
+        if found is None:
+            found = self._foldings[kind] = Folding(self.spec, kind)
+        return found
+
+    async def dispatch(self, payload: Any, site: Site) -> Verdict:
+        """Run the hooks on ``payload`` and give the verdict. The payload is the dispatcher's from here on.
+
+        Raises:
+            HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
+        """
+        from agent_engine.hooks.dispatch import Dispatch
+
+        return await Dispatch(self, payload, site).run()
+
+    async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
+        """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
+        from agent_engine.hooks.dispatch import Dispatch
+
+        one = Dispatch(self, payload, site, rows=[])
+        verdict = await one.run()
+        return verdict, one.rows or []
+
+
+def compile_plan(event: HookEvent, hooks: Sequence[tuple[HookDefinition, float]]) -> Plan:
+    """The plan for ``hooks``, given in the order they run, each with its limit in seconds."""
+    spec = CATALOGUE[event]
+    return Plan(event, [_entry(spec, hook, limit) for hook, limit in hooks])
+
+
+def _entry(spec: EventSpec, hook: HookDefinition, limit: float) -> Entry:
+    counts = not hook.observe and not hook.shadow
+    on_failure = _on_failure(spec, hook) if counts else "log"
+    kind, call = _kind(hook, limit)
+    return Entry(
+        hook=hook,
+        name=hook.name,
+        ref=_ref(hook),
+        kind=kind,
+        call=call,
+        limit=limit,
+        on_failure=on_failure,
+        counts=counts,
+        live=counts and on_failure != "log",
+        sequential=hook.runs_sequentially,
+        managed=isinstance(hook, FunctionHook) and hook.managed_call,
+        when=hook.when,
+    )
+
+
+def _on_failure(spec: EventSpec, hook: HookDefinition) -> OnFailure:
+    if spec.event in NEVER_RAISES:
+        return "log"
+    if hook.failure_policy == "fail":
+        return "raise"
+    if spec.event is HookEvent.ON_PERMISSION_ASK:
+        return "refuse"  # a hook that broke while it was asked for leave has not given it, whatever its policy
+    return "refuse" if hook.failure_policy == "deny" and spec.refuses else "log"
+
+
+def _kind(hook: HookDefinition, limit: float) -> tuple[Kind, Callable[..., Any]]:
+    if isinstance(hook, CommandHook):
+        from agent_engine.hooks.command import run_command
+
+        return "command", run_command
+    if isinstance(hook, WebhookHook):
+        from agent_engine.hooks.webhook import post_webhook
+
+        return "webhook", post_webhook
+    func = hook.func if isinstance(hook, FunctionHook) else None
+    if func is None:
+        return "missing", _nothing
+    assert isinstance(hook, FunctionHook)
+    return ("async" if hook.is_async else "inline" if hook.inline else "worker"), func
+
+
+def _nothing(_: Any) -> None:
+    raise AssertionError("a hook without a callable is never called")
+
+
+def _ref(hook: HookDefinition) -> str:
+    if isinstance(hook, FunctionHook):
+        if hook.plugin is not None:
+            return f"{hook.plugin}.{hook.method}"
+        if hook.ref is not None:
+            return hook.ref
+    return hook.name
+
+
+def _groups(entries: Sequence[Entry]) -> list[Group]:
+    groups = []
+    for sequential, members in itertools.groupby(entries, key=lambda entry: entry.sequential):
+        chosen = tuple(members)
+        runs = tuple(tuple(run) for _, run in itertools.groupby(chosen, key=lambda entry: entry.kind == "worker"))
+        groups.append(Group(sequential, chosen, runs))
+    return groups
+
+
+__all__ = ["NEVER_RAISES", "Entry", "Group", "Plan", "compile_plan"]
