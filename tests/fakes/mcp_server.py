@@ -141,7 +141,7 @@ def make_tools(name: str = "fake") -> MCPServer[Any]:
         )
 
     @server.tool()
-    async def progress(steps: int, ctx: Context[Any, Any]) -> str:
+    async def progress(steps: int, ctx: Context[Any, Any], note: str = "") -> str:
         """Reports progress on its way."""
         for step in range(1, steps + 1):
             await ctx.report_progress(step, steps, f"step {step}")
@@ -224,6 +224,7 @@ class FakeMcpServer:
         self.bare: dict[str, tuple[int, bytes, bytes]] = {}
         """operation -> (status, content type, body): answered like that, whatever was asked."""
         self.delay = 0.0
+        self.events = _Events()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -247,7 +248,8 @@ class FakeMcpServer:
         self.port = listener.getsockname()[1]
         options: dict[str, Any] = {"json_response": self.json_response}
         if self.resumable:
-            options |= {"event_store": _Events(), "retry_interval": 5}
+            self.events = _Events()
+            options |= {"event_store": self.events, "retry_interval": 5}
         app = self.tools.streamable_http_app(**options)
         config = uvicorn.Config(
             _Front(self, app), log_level="critical", access_log=False, timeout_graceful_shutdown=0, ws="none"
@@ -281,6 +283,10 @@ class FakeMcpServer:
         self.stop()
         self.tools = make_tools(self.name)
         self.start()
+
+    def forget_sessions(self) -> None:
+        """Forget every session of the older generation, as a server does that was replaced."""
+        self.tools.session_manager._server_instances.clear()
 
     def seen(self, operation: str | None = None, tool: str | None = None) -> list[Seen]:
         """The requests of the log, of one operation or tool."""

@@ -18,7 +18,7 @@ from agent_engine.mcp.quiet import quieten
 from agent_engine.mcp.remote import Listing, Remote, build_problem
 from agent_engine.mcp.results import contents_of, plain, value_of
 from agent_engine.mcp.server import McpServer
-from agent_engine.mcp.tools import McpTool, Names, checker_of, problems_of
+from agent_engine.mcp.tools import McpTool, Names
 
 if TYPE_CHECKING:
     from agent_engine.hooks.scope import HookScope
@@ -239,17 +239,11 @@ class McpClients:
             caller, tool.remote_name, arguments, headers=tool.param_headers(arguments), progress=progress
         )
         value = value_of(remote.server.id, result)
-        if tool.output_schema is not None:
-            self._check_output(tool, result)
-        return value
-
-    def _check_output(self, tool: McpTool, result: wire.CallToolResult) -> None:
-        if result.structured_content is None:
-            return
-        problems = problems_of(checker_of(tool.output_schema or {}), result.structured_content)
+        problems = tool.output_problems(result.structured_content)
         if problems:
             text = f"Tool '{tool.remote_name}' gave a result that does not fit its own schema: {problems[0]}"
-            raise McpToolError(tool.server_id or "", text, "protocol")
+            raise McpToolError(remote.server.id, text, "protocol")
+        return value
 
     async def resources(self, server_id: str, caller: Caller | None = None) -> list[dict[str, Any]]:
         """The resources that a server offers: uri, name, mime_type and what else it says."""

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 CLOSING_SECONDS = 5.0
 """How long the closing event of a cancelled request may take."""
 
-STDIO = "STDIO"
+STDIO: Final = "STDIO"
 """The method of a request that is no HTTP request."""
+STREAM: Final = "stream"
+CLOSE: Final = "close"
 
 _PROCESS = secrets.token_hex(4)
 _STEPS = count(1)
@@ -51,13 +53,26 @@ class Gate:
     """One request of a call: ``before`` lets it through or raises, ``after`` closes it, once.
 
     Args:
-        server_id, url, method: the request, as hooks see it.
+        server_id, url, method: the request, as hooks see it; a GET is the operation ``stream``, whosever it is.
         call: the call it belongs to.
         attempt: 1, or 2 after a 401.
         body: what is sent, for its digest.
     """
 
-    __slots__ = ("_closed", "_digest", "_step", "attempt", "body", "call", "method", "server_id", "started", "url")
+    __slots__ = (
+        "_closed",
+        "_digest",
+        "_step",
+        "attempt",
+        "body",
+        "call",
+        "method",
+        "operation",
+        "server_id",
+        "started",
+        "tool_name",
+        "url",
+    )
 
     def __init__(
         self, server_id: str, url: str, call: Call, *, method: str = "POST", body: bytes | None = None, attempt: int = 1
@@ -66,6 +81,8 @@ class Gate:
         self.url = url
         self.call = call
         self.method = method
+        self.operation = STREAM if method == "GET" else call.operation
+        self.tool_name = None if method == "GET" else call.tool_name
         self.body = body
         self.attempt = attempt
         self.started = 0.0
@@ -93,8 +110,8 @@ class Gate:
         payload = kind(
             server_id=self.server_id,
             url=self.url,
-            operation=self.call.operation,
-            tool_name=self.call.tool_name,
+            operation=self.operation,
+            tool_name=self.tool_name,
             method=self.method,
             body_sha256=self._sha256(),
             attempt=self.attempt,
@@ -137,8 +154,8 @@ class Gate:
                 server_id=self.server_id,
                 url=self.url,
                 status_code=status_code,
-                operation=self.call.operation,
-                tool_name=self.call.tool_name,
+                operation=self.operation,
+                tool_name=self.tool_name,
                 latency_ms=latency,
                 status=status,
                 error_type=error_type,
@@ -212,12 +229,12 @@ class Gate:
                 self._step,
                 caller.step_id,
                 "mcp",
-                self.call.operation,
+                self.operation,
                 caller.agent,
                 time.time(),
                 {
                     "server_id": self.server_id,
-                    "tool_name": self.call.tool_name,
+                    "tool_name": self.tool_name,
                     "method": self.method,
                     "attempt": self.attempt,
                 },

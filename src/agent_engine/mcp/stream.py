@@ -12,9 +12,9 @@ import httpx2
 
 from agent_engine.mcp import errors
 from agent_engine.mcp.call import Aborted, Call, Calls
+from agent_engine.mcp.gate import STREAM, Gate
 
 if TYPE_CHECKING:
-    from agent_engine.mcp.gate import Gate
     from agent_engine.mcp.server import McpServer
 
 DRAIN_SECONDS = 0.05
@@ -162,14 +162,14 @@ class AnswerStream(httpx2.AsyncByteStream):
         except Exception as failure:  # noqa: BLE001 - a hook's failure belongs to the caller, not to the SDK
             self._call.fail(failure)
         finally:
-            if self._call.operation == "stream":
+            if self._call.operation == STREAM:
                 self._calls.streaming = False
             self._call.finished()
             await self._release()
 
     async def _release(self) -> None:
         try:
-            if self._status == "ok" and not self._exhausted and self._call.operation != "stream":
+            if self._status == "ok" and not self._exhausted and self._call.operation != STREAM:
                 with contextlib.suppress(
                     TimeoutError, StopAsyncIteration, httpx2.HTTPError, httpx2.StreamError, OSError
                 ):

@@ -24,7 +24,7 @@ _OPEN = frozenset(("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "unev
 class McpTool(Tool):
     """A tool of an MCP server. ``remote_name`` is the server's own name for it."""
 
-    __slots__ = ("_checker", "_clients", "_param_headers", "output_schema", "remote_name")
+    __slots__ = ("_checker", "_clients", "_output_checker", "_param_headers", "output_schema", "remote_name")
 
     def __init__(self, clients: McpClients, server_id: str, listed: Listed, name: str) -> None:
         plain = listed.name
@@ -41,6 +41,7 @@ class McpTool(Tool):
         self.output_schema = listed.output_schema
         self._clients = clients
         self._checker: Any = None
+        self._output_checker: Any = None
         self._param_headers: Mapping[tuple[str, ...], str] | None = None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,15 +55,20 @@ class McpTool(Tool):
         problems: list[str] = []
         if "additionalProperties" not in schema and not _OPEN & schema.keys():
             problems = [f"{name}: unknown argument" for name in arguments if name not in properties]
-        problems += self._problems(dict(arguments))
+        if self._checker is None:
+            self._checker = checker_of(schema)
+        problems += problems_of(self._checker, dict(arguments))
         if problems:
             raise ArgumentsInvalid(invalid_text(self.name, problems, list(properties)))
         return dict(arguments)
 
-    def _problems(self, arguments: dict[str, Any]) -> list[str]:
-        if self._checker is None:
-            self._checker = checker_of(self.parameters)
-        return problems_of(self._checker, arguments)
+    def output_problems(self, structured: object) -> list[str]:
+        """What does not fit the schema that the server gave for its structured results."""
+        if self.output_schema is None or structured is None:
+            return []
+        if self._output_checker is None:
+            self._output_checker = checker_of(self.output_schema)
+        return problems_of(self._output_checker, structured)
 
     def param_headers(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """The headers in which a server of the newer generation wants some arguments repeated."""

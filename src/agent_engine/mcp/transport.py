@@ -18,7 +18,7 @@ import httpx2
 from agent_engine.mcp import errors
 from agent_engine.mcp.call import CALL_HEADER, Aborted, Call, Calls
 from agent_engine.mcp.errors import McpToolError
-from agent_engine.mcp.gate import Gate
+from agent_engine.mcp.gate import CLOSE, STREAM, Gate
 from agent_engine.mcp.stream import AnswerStream, is_end, read_whole, release
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ UNANSWERED: Final = -32000
 """The JSON-RPC code of an answer that the door makes up; the caller gets the failure itself."""
 FOLLOW_UP_SECONDS: Final = 10.0
 """How long a notification may wait for its answer: the session sends nothing else meanwhile."""
-_STREAMS: Final = frozenset(("stream", "subscriptions/listen"))
+_STREAMS: Final = frozenset((STREAM, "subscriptions/listen"))
 """Operations whose answer stays open; their closing event fires when it begins."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
@@ -80,9 +80,9 @@ class HttpDoor(httpx2.AsyncBaseTransport):
         if call is not None:
             return call
         if request.method == "GET":
-            return self._calls.resuming(request.headers.get("last-event-id")) or self._calls.by_itself("stream")
+            return self._calls.resuming(request.headers.get("last-event-id")) or self._calls.by_itself(STREAM)
         if request.method == "DELETE":
-            return self._calls.by_itself("close")
+            return self._calls.by_itself(CLOSE)
         message = _message(request)
         if "method" not in message:
             return self._calls.by_itself("response")
@@ -202,7 +202,7 @@ class _Passing:
     async def _stream(self, gate: Gate, response: httpx2.Response) -> httpx2.Response:
         if self.opens_stream:
             await gate.after(response.status_code)
-            self.calls.streaming |= self.call.operation == "stream"
+            self.calls.streaming |= self.call.operation == STREAM
         self.streaming = True
         stream = AnswerStream(self.server, self.calls, self.call, gate, response)
         return httpx2.Response(response.status_code, headers=_kept(response.headers), stream=stream)
