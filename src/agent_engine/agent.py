@@ -271,7 +271,7 @@ class Agent:
             return await self._told(resume_request(node, run_id, decisions, host=host, context=context))
 
     def end_session(self) -> None:
-        """End the conversation: session_end fires, approvals for the session are gone, the next call begins a new one."""
+        """End the conversation: session_end fires, what was allowed for it is over; the next call begins a new one."""
         from agent_engine.hooks.portal import run_sync
 
         run_sync(self.aend_session)
@@ -376,7 +376,7 @@ class Agent:
         return context.replace(conversation_id=self.session_id)
 
     def _scope(self) -> HookScope | None:
-        """Inside a tool of another run the hooks of that run hold too: code that a model can reach is no way around them."""
+        """Inside a tool of another run the hooks of that run hold too: a tool body is no way around them."""
         from agent_engine.runtime.calling import calling
 
         turn = calling()

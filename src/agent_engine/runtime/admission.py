@@ -36,8 +36,8 @@ def admit(turn: Turn, call: ToolCall, tool: Tool | None, offered: frozenset[str]
     if (limit := _limit_reached(turn, tool)) is not None:
         text = error_for_model(f"{call.name} was not run: {limit}. Answer with what you have.")
         return ToolOutcome("error", text, text, "LimitReached", over_limit=True)
-    key = call_key(turn, call)
     if not turn.state.limits.allow_duplicate_tool_calls:
+        key = call_key(turn, call)
         if key in turn.state.seen:
             text = error_for_model(f"{call.name} was not run: this call was made before with the same arguments.")
             return ToolOutcome("error", text, text, "DuplicateCall")

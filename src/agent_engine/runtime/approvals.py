@@ -155,7 +155,7 @@ async def _answer_of(approver: Any, ask: ToolApproval, seconds: float) -> object
 
 
 class ApprovalDesk:
-    """An approver whose answers come from outside, by id: ``Engine(approver=desk)``, then ``desk.answer(call_id, True)``.
+    """An approver whose answers come from outside: ``Engine(approver=desk)``, then ``desk.answer(call_id, True)``.
 
     It may be answered from any thread. What nobody answers in time is a no, like with any approver.
     """

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from agent_engine.hooks.plan import Plan
+    from agent_engine.hooks.result import Verdict
     from agent_engine.runtime.state import RunState
     from agent_engine.runtime.step import Step
 
@@ -29,6 +31,27 @@ def status_of(step: Step, error: BaseException) -> ClosingStatus:
     if isinstance(error, TimeoutError) or (isinstance(error, LimitReached) and error.limit == "timeout_s"):
         return "timed_out"
     return "error"
+
+
+async def dispatch_closing(step: Step, plan: Plan, payload: Any) -> Verdict:
+    """Dispatch a closing event. A cancellation in the middle of it ends the hook that it meets; the hooks behind that
+    one still hear the event, so that whoever saw a step begin sees it end."""
+    if len(plan.entries) == 1:
+        return await plan.dispatch(payload, step.site)
+    from agent_engine.runtime.heard import HeardDispatch
+
+    dispatch = HeardDispatch(plan, payload, step.site)
+    try:
+        return await dispatch.run()
+    except asyncio.CancelledError:
+        rest = dispatch.rest()
+        if rest is not None:
+            await despite_cancellation(step.state, lambda: _tell(step, rest, payload))
+        raise
+
+
+async def _tell(step: Step, plan: Plan, payload: Any) -> None:
+    await plan.dispatch(payload, step.site)
 
 
 async def in_turn(*closings: Callable[[], Awaitable[object]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.events import HookEvent
-from agent_engine.runtime.closing import close_step
+from agent_engine.runtime.closing import close_step, dispatch_closing
 from agent_engine.runtime.waiting import Waiting
 from agent_engine.tools.base import Tool, ToolInvocation, check_schema
 
@@ -96,4 +96,4 @@ async def _stopped(parent: Turn, node: Node, message: str, started: float, outpu
         depth=parent.depth + 1,
         duration_ms=(time.perf_counter() - started) * 1000,
     )
-    await plan.dispatch(payload, parent.step.site)
+    await dispatch_closing(parent.step, plan, payload)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.errors import RunBlocked, RunCancelled
 from agent_engine.hooks.events import HookEvent
-from agent_engine.runtime.closing import close_step
+from agent_engine.runtime.closing import close_step, dispatch_closing
 from agent_engine.runtime.reporting import error_type_of, notify, report_error
 from agent_engine.runtime.result import RunResult
 from agent_engine.runtime.step import Step
@@ -66,7 +66,7 @@ class Ending:
                 visited=tuple(state.visited),
                 used_tool_count=state.tool_calls,
             )
-            await plan.dispatch(payload, step.site)
+            await dispatch_closing(step, plan, payload)
         await state.host.sessions.end_own(state)
         self._close("completed", None)
 
@@ -98,7 +98,7 @@ class Ending:
         step = self._step()
         plan = step.plan(HookEvent.ON_RUN_ERROR)
         if plan is not None:
-            await plan.dispatch(error, step.site)
+            await dispatch_closing(step, plan, error)
 
     async def waits(self, waiting: Waiting) -> RunResult:
         """The run stops for a person: its document goes to the store, and its own RunContext stays here."""

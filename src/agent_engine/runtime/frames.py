@@ -56,7 +56,7 @@ def _call_frame(call: ToolCall, outcome: ToolOutcome) -> dict[str, Any]:
 def restore_turn(
     turn: Turn, frame: Mapping[str, Any]
 ) -> tuple[list[ToolCall], frozenset[str], dict[str, Mapping[str, Any]]]:
-    """Put a turn where its frame says. Returns its open calls, the names it was offered, and what is known of the calls."""
+    """Put a turn where its frame says. Returns its open calls, the names offered, and what is known of the calls."""
     for name in _TURN:
         setattr(turn, name, frame[name])
     turn.tools_used = list(frame["tools_used"])
@@ -120,7 +120,7 @@ def run_document(state: RunState, frame: dict[str, Any], saved_at: float | None)
 
 
 def _tell_apart(frame: dict[str, Any]) -> None:
-    """Give asks of one run that share a call id (two agents may number alike) ids of their own: a yes is for one call."""
+    """Give asks that share a call id (two agents may number alike) ids of their own: a yes is for one call."""
     seen: set[str] = set()
     for ask in open_asks(frame):
         number, call_id = 2, ask["call_id"]

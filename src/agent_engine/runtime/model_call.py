@@ -27,7 +27,7 @@ from agent_engine.runtime.tool_gates import Refused
 
 if TYPE_CHECKING:
     from agent_engine.hooks import middleware
-    from agent_engine.models.base import Model, ModelSettings
+    from agent_engine.models.base import Message, Model, ModelSettings
     from agent_engine.runtime.turn import Turn
 
 
@@ -51,9 +51,12 @@ class ModelFailed(Exception):
         self.error = error
 
 
-async def call_model(turn: Turn) -> ModelAnswer:
+async def call_model(turn: Turn, own: Sequence[Message] | None = None) -> ModelAnswer:
     """One model call of a turn, with fallback models where there are some. Each model's call is a step of its own, and
     runs in a context of its own.
+
+    Args:
+        own: messages of the engine's own, for a call without tools that the person does not see: a summary.
 
     Raises:
         RunBlocked: a hook refused it. LimitReached: the run, or the turn, may call no model any more.
@@ -62,7 +65,7 @@ async def call_model(turn: Turn) -> ModelAnswer:
     while True:
         model, settings = models[turn.model_index]
         try:
-            return await in_context(contextvars.copy_context(), ModelPassage(turn, model, settings).run())
+            return await in_context(contextvars.copy_context(), ModelPassage(turn, model, settings, own=own).run())
         except ModelFailed as failed:
             error = failed.error
         if turn.model_index + 1 >= len(models):
@@ -100,6 +103,7 @@ class ModelPassage:
         "inner",
         "model",
         "model_error",
+        "own",
         "response",
         "settings",
         "started",
@@ -108,8 +112,16 @@ class ModelPassage:
         "window",
     )
 
-    def __init__(self, turn: Turn, model: Model, settings: ModelSettings, parent: Step | None = None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        model: Model,
+        settings: ModelSettings,
+        parent: Step | None = None,
+        own: Sequence[Message] | None = None,
+    ) -> None:
         self.turn = turn
+        self.own = own
         self.model = model
         self.settings = settings
         above = turn.step if parent is None else parent
@@ -134,8 +146,7 @@ class ModelPassage:
             raise blocked from None
         except BaseException as error:
             await self._close(error)
-            if error is self.model_error and not (self.window is not None and self.window.started):
-                assert isinstance(error, Exception)
+            if isinstance(error, Exception) and error is self.model_error and not self._text_has_left():
                 raise ModelFailed(error) from None
             raise
         usage = response.usage
@@ -156,8 +167,9 @@ class ModelPassage:
         turn, hooks = self.turn, self.hooks
         chain = None if self.inner else turn.node.middleware
         if request is None:
-            await hooks.definitions(() if turn.last_call else (await turn.toolset()).definitions)
-            hooks.messages = turn.messages
+            bare = turn.last_call or self.own is not None
+            await hooks.definitions(() if bare else (await turn.toolset()).definitions)
+            hooks.messages = turn.messages if self.own is None else self.own
         else:
             await hooks.take(request)
         if chain is not None and chain.has_before_model:
@@ -196,7 +208,7 @@ class ModelPassage:
         hooks = self.hooks
         await hooks.prefix()
         plan = self.step.plan(HookEvent.ON_LLM_DELTA, hooks.model.name)
-        window = self.window = TextWindow(self.step, plan, hooks.release())
+        window = self.window = TextWindow(self.step, plan, hooks.release() if self.own is None else None)
         hooks.asked = time.perf_counter()
         if self.turn.state.emit is None:
             response = await retried(self._request, self.step, MODEL_ATTEMPTS, operation="model", worth=self._worth)
@@ -245,9 +257,12 @@ class ModelPassage:
         return response
 
     def _worth(self, error: BaseException) -> bool:
-        window = self.window
-        released = window is not None and window.started
-        return error is self.model_error and isinstance(error, ModelError) and error.retryable and not released
+        retryable = error is self.model_error and isinstance(error, ModelError) and error.retryable
+        return retryable and not self._text_has_left()
+
+    def _text_has_left(self) -> bool:
+        """Whether the person has read part of the answer: then it cannot be begun anew."""
+        return self.window is not None and self.window.started
 
     # Wrappers
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.base import Message, ModelResponse, ToolDefinition, Usage
+from agent_engine.runtime.closing import dispatch_closing
 from agent_engine.runtime.step import refuses
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class ModelHooks:
     Attributes:
         messages, definitions_for_model, model, settings: what the model will get.
         offered: names of the tools in the definitions.
-        held: how long the call's text is held back on a stream: not at all, until the call's own hooks have passed it, or
-            until the end of the turn.
+        held: how long the call's text is held back on a stream: not at all, until the call's own hooks have passed
+            it, or until the end of the turn.
         asked: when the model was asked (perf_counter).
     """
 
@@ -215,7 +216,8 @@ class ModelHooks:
         plan = self.step.plan(HookEvent.AFTER_LLM, self.model.name)
         if plan is None:
             return response
-        verdict = await plan.dispatch(self._after(response.text, response.tool_calls, "ok", None), self.step.site)
+        payload = self._after(response.text, response.tool_calls, "ok", None)
+        verdict = await dispatch_closing(self.step, plan, payload)
         if refuses(verdict):
             raise RunBlocked(HookEvent.AFTER_LLM, verdict.hook, verdict.public_reason)
         if not verdict.changed:
@@ -238,7 +240,7 @@ class ModelHooks:
         if plan is not None:
             if self.asked and not self.latency_ms:
                 self.latency_ms = (time.perf_counter() - self.asked) * 1000
-            await plan.dispatch(self._after("", (), status, error_type), self.step.site)
+            await dispatch_closing(self.step, plan, self._after("", (), status, error_type))
 
     def _after(self, text: str, calls: Sequence[ToolCall], status: str, error_type: str | None) -> Any:
         from agent_engine.hooks.payloads import AfterLLMInput, private_copy
@@ -308,8 +310,8 @@ def with_notes(messages: Sequence[Message], notes: Sequence[str]) -> list[Messag
 
 
 def without_stale_parts(messages: list[Message], before: Sequence[Message]) -> list[Message]:
-    """The messages of one call after a hook changed them: where it changed a message, the provider's own parts of it are
-    left out, since they hold what it said before."""
+    """The messages of one call after a hook changed them: where it changed a message, the provider's own parts of it
+    are left out, since they hold what it said before."""
     if not any("native" in message for message in messages):
         return messages
     unchanged = [message for message in before if "native" in message]

@@ -25,7 +25,8 @@ class Node:
         name: the agent's name; children are shown to the model as a tool of this name that takes ``message``.
         description: what the parent's model reads about it.
         prompt: the system text, or an async function of the run that makes it. "" sends no system message.
-        user_prompt: shapes the message before before_agent sees it (YAML ``prompts.user``): async (run, message) -> text.
+        user_prompt: shapes the message before before_agent sees it (YAML ``prompts.user``): an async function of the
+            run and the message.
         models: the model and its settings, then the fallbacks in order.
         tools: its tools, or an async function of the run that finds them (a server listed at first use).
         children: agents it may call; each call is a turn of its own under the same run.

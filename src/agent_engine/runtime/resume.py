@@ -41,7 +41,7 @@ async def claim(
 
 
 def _identity(document: Mapping[str, Any], host: Host, context: RunContext | None) -> RunContext:
-    """In this process the run's own RunContext; after a restart what the store has, or the caller's if it is the same."""
+    """In this process the run's own RunContext; after a restart what the store has, or the same caller's."""
     from agent_engine.runtime.frames import context_of
 
     kept = document["identity"]

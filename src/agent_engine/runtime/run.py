@@ -66,7 +66,7 @@ async def run_request(
         prompt, notes = await _submit(state, root, state.message)
         told = message if prompt == state.message else with_text(message, prompt)
         state.message = prompt
-        return await _turn(state, root, ending, told, before, notes)
+        return await _turn(state, root, ending, told, before, notes, whole=not history)
 
     return await _in_own_context(state, _whole(state, root, turn))
 
@@ -245,8 +245,11 @@ async def _turn(
     history: Sequence[Message],
     notes: Sequence[str],
     frame: dict[str, Any] | None = None,
+    *,
+    whole: bool = False,
 ) -> RunResult:
-    """The root's turn and, when it has an answer, the end of the run."""
+    """The root's turn and, when it has an answer, the end of the run. ``whole``: ``history`` is the stored
+    conversation, and a shortened one may take its place."""
     turns: list[Turn] = []
     try:
         answer: Answer = await run_node(
@@ -266,5 +269,5 @@ async def _turn(
     await ending.succeeded()
     if turn.held and answer.text:
         state.tell("text", text=answer.text)
-    await state.host.sessions.keep(state, turn.added, turn.shortened)
+    await state.host.sessions.keep(state, turn.added, turn.shortened if whole else None)
     return ending.result(answer.value, turn.added)

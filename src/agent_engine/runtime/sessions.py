@@ -102,7 +102,7 @@ class Sessions:
     async def keep(self, state: RunState, added: Sequence[Message], instead_of: Sequence[Message] | None) -> None:
         """Store what a run added to its conversation; a shortened history takes the place of what was there.
 
-        A store that cannot write does not fail the run: the turn goes to a spill file, and session_persist_failed tells.
+        A store that cannot write does not fail the run: the turn goes to a spill file, and an event tells.
         """
         session = state.session
         if session is None:

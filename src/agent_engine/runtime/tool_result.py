@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.events import HookEvent
-from agent_engine.runtime.closing import in_turn, status_of
+from agent_engine.runtime.closing import dispatch_closing, in_turn, status_of
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import refuses
 from agent_engine.runtime.tool_gates import withheld_text
@@ -185,7 +185,7 @@ class ResultHooks:
             status=status,
             error_type=self._error_type,
         )
-        return await plan.dispatch(payload, self.step.site)
+        return await dispatch_closing(self.step, plan, payload)
 
     async def _after_call(self, status: str) -> Verdict | None:
         return await self._managed(HookEvent.AFTER_TOOL_CALL, status)
@@ -212,7 +212,7 @@ class ResultHooks:
             error=f"{self.tool.name} failed with {self._error_type}" if failed else None,
             error_type=self._error_type,
         )
-        return await plan.dispatch(payload, self.step.site)
+        return await dispatch_closing(self.step, plan, payload)
 
     def _clock(self) -> None:
         if self._started and not self._body_ms:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.messages import assistant_from
 from agent_engine.models.messages import tool as tool_message
-from agent_engine.runtime.closing import close_step, status_of
+from agent_engine.runtime.closing import close_step, dispatch_closing, status_of
 from agent_engine.runtime.model_call import call_model
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import Step, refuses
@@ -312,7 +312,7 @@ class Turn:
         if plan is None:
             self.under_way = False
             return answer
-        verdict = await plan.dispatch(self._after_agent("ok", answer.text, None, fired=True), self.step.site)
+        verdict = await dispatch_closing(self.step, plan, self._after_agent("ok", answer.text, None, fired=True))
         if refuses(verdict):
             raise self.blocked(HookEvent.AFTER_AGENT, verdict.hook, verdict.public_reason)
         text = verdict.payload.response
@@ -343,7 +343,7 @@ class Turn:
         plan = self.step.plan(HookEvent.AFTER_AGENT)
         if plan is not None:
             payload = self._after_agent(status_of(self.step, error), "", error_type_of(error), fired=True)
-            await plan.dispatch(payload, self.step.site)
+            await dispatch_closing(self.step, plan, payload)
 
     def _after_agent(self, status: str, response: str, error_type: str | None, *, fired: bool) -> Any:
         from agent_engine.hooks.payloads import AfterAgentInput
