@@ -22,7 +22,7 @@ from agent_engine.hooks.definition import WebhookHook
 from agent_engine.hooks.errors import HookFailure
 from agent_engine.hooks.jsonform import JsonFormError, payload_json
 from agent_engine.hooks.protocol import MAX_ANSWER, BadAnswer, find_object, read_object, read_refusal
-from agent_engine.hooks.result import HookResult
+from agent_engine.hooks.result import HookResult, Undecided
 
 if TYPE_CHECKING:
     import httpx2
@@ -168,7 +168,7 @@ async def _body(hook: WebhookHook, response: httpx2.Response) -> bytes:
 def _read(hook: WebhookHook, status: int, answer: bytes) -> HookResult:
     """The decision table of webhooks."""
     if status == 204 or (200 <= status < 300 and not answer):
-        return HookResult()
+        return Undecided()
     try:
         text = answer.decode("utf-8")
     except UnicodeDecodeError:
