@@ -22,10 +22,13 @@ from hypothesis import strategies as st
 from agent_engine.hooks import process
 from agent_engine.hooks.command import CommandFailure, CommandOutcome, parse_command_output, run_command
 from agent_engine.hooks.definition import CommandHook
-from agent_engine.hooks.errors import HookFailure, HookRegistrationError
+from agent_engine.hooks.errors import HookExecutionError, HookFailure, HookRegistrationError
 from agent_engine.hooks.payloads import BeforeToolInput
 from agent_engine.hooks.protocol import KEYS, MAX_ANSWER, read_exit
+from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import Undecided
+from agent_engine.hooks.runner import HookRunner
+from agent_engine.testing import arun_hook, assert_modified
 
 PAYLOAD = BeforeToolInput(tool_name="search", tool_input={"q": "x"}, event_name="before_tool")
 NAME = "the hook"
@@ -688,3 +691,118 @@ async def test_a_20_mb_payload_arrives_whole() -> None:
     outcome = await run("echo bytes: $(wc -c)", payload=payload)
 
     assert int((outcome.result.additional_context or "").split()[-1]) > 20_000_000
+
+
+# --- through the dispatcher: a broken hook and a refusal are told apart -----------------------------------------------
+
+BROKEN = {
+    "exit 1": {"command": "exit 1"},
+    "missing program": {"args": ["/no/such/program"]},
+    "killed": {"command": "kill -9 $$"},
+    "half an object": {"command": "echo '{not json'"},
+    "a list": {"command": "echo '[1,2]'"},
+    "an unknown word": {"command": """echo '{"decision":"DENY"}'"""},
+    "a deny and then a log line": {"command": f"echo '{DENY}'; echo log"},
+    "a deny and then an allow": {"command": f"echo '{DENY}'; echo '{{\"decision\": \"allow\"}}'"},
+    "a misspelt key": {"command": """echo '{"descision":"deny"}'"""},
+    "time-out": {"command": "sleep 60", "timeout": 0.2},
+}
+REFUSING = {
+    "exit 2": {"command": "echo policy >&2; exit 2"},
+    "an empty object, then exit 2": {"command": "echo '{}'; echo policy >&2; exit 2"},
+    "a log line, then a deny": {"command": f"echo log; echo '{DENY}'"},
+    "an indented deny": {"command": f"echo '   {DENY}'"},
+    "a deny and exit 1": {"command": f"echo '{DENY}'; exit 1"},
+}
+
+
+async def verdict_of(fields: dict[str, Any], **more: Any) -> Any:
+    registry = HookRegistry()
+    registry.register(CommandHook(event="before_tool", name=NAME, **fields, **more))
+    return await arun_hook(registry, "before_tool", tool_name="t")
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_a_broken_command_refuses_and_is_known_to_be_broken(what: str) -> None:
+    verdict = await verdict_of(BROKEN[what])
+
+    assert verdict.denied
+    assert verdict.broke
+    assert verdict.public_reason is None
+    assert (await verdict_of(BROKEN[what], failure_policy="warn")).decision == "allow"
+    with pytest.raises(HookExecutionError):
+        await verdict_of(BROKEN[what], failure_policy="fail")
+
+
+@pytest.mark.parametrize("what", REFUSING)
+@pytest.mark.parametrize("policy", ["fail", "deny", "warn"])
+async def test_a_refusal_is_a_refusal_under_every_policy(what: str, policy: str) -> None:
+    verdict = await verdict_of(REFUSING[what], failure_policy=policy)
+
+    assert verdict.denied
+    assert not verdict.broke
+    assert verdict.public_reason == "policy"
+
+
+async def test_a_script_without_execute_bit_or_gone_since_is_a_broken_hook(tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/bin/sh\nexit 0\n", mode=0o644)
+    assert (await verdict_of({"args": [path]})).broke
+    gone = CommandHook(event="before_tool", name=NAME, command=f"sh {path}")
+    assert (await arun_hook(gone, "before_tool")).decision == "allow"
+    Path(path).unlink()
+
+    verdict = await arun_hook(gone, "before_tool")
+
+    assert (verdict.denied, verdict.broke) == (True, True)
+
+
+def test_the_rows_of_a_runner_tell_output_code_and_error(tmp_path: Path) -> None:
+    registry = HookRegistry()
+    registry.register_command("before_tool", "pwd -P; echo e >&2; exit 3", name="broken")
+    registry.register_command("before_tool", "echo fine", name="healthy")
+
+    rows = HookRunner(registry, cwd=str(tmp_path)).execute_sync("before_tool", {"tool_name": "t"})
+
+    broken, healthy = sorted(rows, key=lambda row: row.hook_name)
+    assert (broken.success, broken.stderr, broken.exit_code) == (False, "e\n", 3)
+    assert broken.stdout.strip() == str(tmp_path.resolve())
+    assert broken.error == "Hook exited with unexpected code 3: e"
+    assert HookRunner.get_blocking_reason(rows) == broken.error
+    assert (healthy.success, healthy.exit_code, HookRunner.aggregate_context(rows)) == (True, 0, "fine")
+
+
+async def test_a_sequential_command_changes_what_it_may_and_nothing_else() -> None:
+    rewrite = """echo '{"decision": "modify", "modified_input": {"q": "[masked]"}}'"""
+    registry = HookRegistry()
+    registry.register_command("before_tool", rewrite, sequential=True)
+
+    verdict = await arun_hook(registry, "before_tool", tool_input={"q": "secret", "n": 1})
+
+    assert_modified(verdict, tool_input={"q": "[masked]", "n": 1})
+    registry.register_command("after_agent", """echo '{"modified_input": {"prompt": "other"}}'""")
+    assert (await arun_hook(registry, "after_agent")).broke
+
+
+async def test_a_command_at_a_managed_point_changes_the_context() -> None:
+    registry = HookRegistry()
+    registry.register_command("before_mcp_request", """echo '{"modified_input": {"headers": {"X-Team": "a"}}}'""")
+    registry.register_command("transform_tool_result", "sed 's/secret/[masked]/' >/dev/null; exit 2")
+
+    verdict = await arun_hook(registry, "before_mcp_request", server_id="s")
+
+    assert dict(verdict.payload.headers) == {"X-Team": "a"}
+    assert (await arun_hook(registry, "transform_tool_result", result="x")).denied
+
+
+async def test_silence_is_no_yes_where_leave_is_asked_for() -> None:
+    for line, decision in (
+        ("exit 0", "ask"),
+        ("echo sure", "ask"),
+        ("echo '{}'", "ask"),
+        ("""echo '{"decision": "allow"}'""", "allow"),
+        ("exit 2", "deny"),
+        ("exit 1", "deny"),
+    ):
+        registry = HookRegistry()
+        registry.register_command("on_permission_ask", line)
+        assert (await arun_hook(registry, "on_permission_ask", tool_name="t")).decision == decision, line

@@ -256,14 +256,15 @@ class Dispatch:
         if entry.kind == "missing":
             return None, HookFailure(f"Hook '{entry.name}' has no callable", "no_callable")
         if entry.kind == "command":
-            cwd = entry.hook.cwd or site.cwd  # type: ignore[attr-defined]  # a CommandHook, by its kind
+            from agent_engine.hooks.command import CommandFailure, CommandOutcome
+
             outcome, error = await within(
-                entry.call(entry.hook, ran.given, cwd=cwd, limit=entry.limit), entry.limit + _OVER
+                entry.call(entry.hook, ran.given, cwd=site.cwd, limit=entry.limit), entry.limit + _OVER
             )
-            if outcome is None:
-                return None, error
-            ran.stdout, ran.stderr, ran.exit_code = outcome.stdout, outcome.stderr, outcome.exit_code
-            return outcome.result, error
+            said = error if outcome is None else outcome
+            if isinstance(said, CommandFailure | CommandOutcome):
+                ran.stdout, ran.stderr, ran.exit_code = said.stdout, said.stderr, said.exit_code
+            return getattr(outcome, "result", None), error
         if entry.kind == "webhook":
             return await within(entry.call(entry.hook, ran.given, limit=entry.limit), entry.limit + _OVER)
         value, error = call(ran, site) if entry.sequential else contextvars.copy_context().run(call, ran, site)
