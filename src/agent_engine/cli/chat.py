@@ -174,7 +174,12 @@ def _reader(config: Path | None) -> Callable[[str], Awaitable[str]]:
             folder.mkdir(exist_ok=True)
             history = FileHistory(str(folder / "chat_history"))
     session: PromptSession[str] = PromptSession(history=history, enable_history_search=True)
-    return session.prompt_async
+
+    async def read(prompt: str) -> str:
+        # Ctrl-C at the prompt is a key; the signal stays with the console, which stops an answer with it.
+        return await session.prompt_async(prompt, handle_sigint=False)
+
+    return read
 
 
 async def _read_pipe(prompt: str) -> str:

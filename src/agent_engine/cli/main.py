@@ -97,9 +97,9 @@ def main() -> None:
         # Whoever read our output has gone (`agentctl inspect | head`); nothing is left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
-    except Exception as error:  # noqa: BLE001 - the last place where an error can become a sentence
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the last place where an error can become a sentence
         raise SystemExit(report(error)) from None
 
 

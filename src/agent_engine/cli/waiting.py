@@ -50,8 +50,11 @@ class LocalRuns:
         self._quiet = quiet
 
     async def all(self) -> list[WaitingRun]:
+        from agent_engine.cli.state import state_path
         from agent_engine.memory.store import waiting_expired
 
+        if not state_path(self._config).exists():
+            return []  # nothing was ever kept, and asking makes no file
         return [
             WaitingRun(str(one["run_id"]), one.get("saved_at"), waiting_expired(one), list(one.get("asks", ())))
             for one in await self._store.list_waiting()

@@ -1,0 +1,197 @@
+"""agentctl run: what goes where, with which exit code, piped and at a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+from tests.cli.office import AGENTCTL, Terminal, agentctl, cancelled, write_office
+
+
+@pytest.fixture
+def config(tmp_path):
+    return write_office(tmp_path)
+
+
+@pytest.fixture
+def terminal():
+    opened = []
+
+    def start(*arguments):
+        opened.append(Terminal(*arguments))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def test_the_answer_is_on_stdout_and_the_account_on_stderr(config):
+    done = agentctl("run", "--config", config, "--message", "What is the status of order A-17?")
+    assert done.returncode == 0, done.stderr
+    assert "Order A-17 is on its way." in done.stdout
+    assert "Order A-17" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(r"run \S+ office", lines[0])
+    assert re.search(r"^    hook before_agent · rules.gate: allow [\d.]+ ms$", done.stderr, re.MULTILINE)
+    assert re.search(r"^      hook before_tool · rules.watch: allow [\d.]+ ms$", done.stderr, re.MULTILINE)
+    assert re.fullmatch(r"run \S+ completed in .*tokens", lines[-1])
+
+
+def test_quiet_shows_the_answer_alone(config):
+    done = agentctl("run", "--config", config, "--message", "What is the status of order A-17?", "--quiet")
+    assert "Order A-17 is on its way." in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_is_for_machines(config):
+    done = agentctl("run", "--config", config, "--message", "What is the status of order A-17?", "--json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[0]["type"] == "run_started"
+    assert lines[-1]["type"] == "result"
+    assert (lines[-1]["status"], lines[-1]["visited"], lines[-1]["pending"]) == ("completed", ["clerk"], [])
+    assert "Order A-17 is on its way." in done.stdout
+
+
+def test_a_stream_prints_the_same_answer(config):
+    command = ["run", "--config", config, "--message", "What is the status of order A-17?", "--quiet"]
+    assert agentctl(*command, "--stream").stdout == agentctl(*command).stdout
+
+
+def test_the_message_may_come_from_stdin_and_may_not_be_empty(config):
+    done = agentctl("run", "--config", config, "--message", "-", "-q", stdin="What is the status of order B-04?")
+    assert "Order B-04 is on its way." in done.stdout
+    assert agentctl("run", "--config", config, "--message", " ").returncode == 2
+
+
+def test_a_conversation_goes_on_under_its_session_id(config):
+    first = ["run", "--config", config, "--session-id", "s1", "--quiet", "--message"]
+    assert agentctl(*first, "What is the status of order A-17?").returncode == 0
+    script = config.parent / "script.yaml"
+    script.write_text("- text: it goes on\n  expect: {contains: order A-17}\n")
+    done = agentctl(*first, "and now?", "--model", f"scripted:{script}")
+    assert (done.returncode, done.stdout) == (0, "it goes on\n"), done.stderr
+    other = agentctl("run", "--config", config, "-q", "--message", "and now?", "--model", f"scripted:{script}")
+    assert other.returncode == 4
+
+
+def test_a_run_that_a_hook_refuses_ends_with_5_and_the_reason(config):
+    done = agentctl("run", "--config", config, "--message", "What is the salary of the boss?", "--quiet")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == "Blocked by policy: salaries are not discussed here.\n"
+
+
+def test_a_hook_that_breaks_ends_with_4_and_keeps_the_text_of_its_exception(config):
+    done = agentctl("run", "--config", config, "--message", "break it")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-1] == "Hook 'rules.gate' failed at before_agent: ValueError."
+    # The log alone has the exception's own text; whoever called gets its type.
+    told = [line for line in done.stderr.splitlines() if not line.lstrip().startswith("log ")]
+    assert "text-of-the-exception" not in "\n".join(told)
+    assert "log rules: failed error_type=" in done.stderr
+
+
+def test_an_unknown_model_is_one_sentence(config):
+    done = agentctl("run", "--config", config, "--message", "hello", "--model", "nowhere:x", "-q")
+    assert done.returncode in (1, 2, 4)
+    assert "nowhere" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_provider_without_its_key_is_one_sentence_that_names_the_variable(config):
+    done = agentctl(
+        "run", "--config", config, "--message", "hello", "--model", "anthropic:claude-x", "-q", ANTHROPIC_API_KEY=""
+    )
+    assert done.returncode == 4
+    assert "ANTHROPIC_API_KEY" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_stops_the_run_with_its_closing_events(config):
+    running = subprocess.Popen(
+        [*AGENTCTL, "run", "--config", str(config), "--message", "Write the slow yearly report."],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen = ""
+    with running:
+        for line in running.stderr:
+            seen += line
+            if "tool slow_report …" in line:
+                running.send_signal(signal.SIGINT)
+                break
+        seen += running.stderr.read()
+    assert running.returncode == 130
+    assert "tool slow_report: cancelled" in seen
+    assert "hook on_run_error · rules.failed" in seen
+    assert re.search(r"^run \S+ cancelled", seen, re.MULTILINE)
+    assert "Traceback" not in seen
+
+
+def test_without_a_terminal_a_call_that_needs_approval_waits_and_says_how_to_give_it(config):
+    done = agentctl("run", "--config", config, "--message", "Cancel order A-17")
+    assert (done.returncode, done.stdout) == (3, "")
+    run_id = re.search(r"^Run (\S+) waits for approval:$", done.stderr, re.MULTILINE)[1]
+    assert 'cancel_order(number="A-17")' in done.stderr
+    assert f"agentctl approvals approve {run_id} --config {config}" in done.stderr
+    assert cancelled(config) is None
+
+    listed = agentctl("approvals", "list", "--config", config)
+    assert run_id in listed.stdout
+    assert 'cancel_order(number="A-17")' in listed.stdout
+
+    approved = agentctl("approvals", "approve", run_id[:8], "--config", config)
+    assert approved.returncode == 0, approved.stderr
+    assert "Order A-17 is cancelled." in approved.stdout
+    assert cancelled(config) == "A-17"
+    assert agentctl("approvals", "list", "--config", config).stdout == "Nothing waits for an approval.\n"
+    assert agentctl("approvals", "approve", run_id, "--config", config).returncode == 2
+
+
+def test_a_denied_call_does_not_run_and_the_answer_says_so(config):
+    agentctl("run", "--config", config, "--message", "Cancel order A-17", "--quiet")
+    (waiting,) = json.loads(agentctl("approvals", "list", "--config", config, "--json").stdout)
+    call = waiting["asks"][0]["call_id"]
+    done = agentctl("approvals", "deny", f"{waiting['run_id']}:{call}", "--config", config)
+    assert done.returncode == 0, done.stderr
+    assert "refused" in done.stdout
+    assert cancelled(config) is None
+
+
+def test_listing_what_waits_makes_no_file(config):
+    assert agentctl("approvals", "list", "--config", config).stdout == "Nothing waits for an approval.\n"
+    assert not (config.parent / ".agent_engine").exists()
+
+
+@pytest.mark.parametrize(("key", "number"), [("o", "A-17"), ("d", None)])
+def test_at_a_terminal_the_person_is_asked(config, terminal, key, number):
+    console = terminal("run", "--config", config, "--message", "Cancel order A-17")
+    console.wait_for('clerk wants to call cancel_order(number="A-17")')
+    console.type("?\r")
+    console.wait_for("q(uit)?", 5)
+    console.type(f"{key}\r")
+    assert console.ends() == 0
+    assert cancelled(config) == number
+    assert ("is cancelled" in console.screen) == (number is not None)
+
+
+def test_at_a_terminal_the_account_is_a_tree(config, terminal):
+    console = terminal("run", "--config", config, "--message", "What is the status of order A-17?")
+    assert console.ends() == 0
+    assert re.search(r"^office +run \S+ +completed", console.screen, re.MULTILINE)
+    assert "└── agent clerk" in console.screen
+    assert "├── hook before_agent · rules.gate  allow" in console.screen
+    assert "\x1b[" in console.raw
+
+
+def test_quitting_at_an_approval_stops_the_run(config, terminal):
+    console = terminal("run", "--config", config, "--message", "Cancel order A-17")
+    console.wait_for("q(uit)?")
+    console.type("q\r")
+    assert console.ends() == 130
+    assert cancelled(config) is None
+    assert "Traceback" not in console.screen
