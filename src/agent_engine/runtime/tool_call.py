@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent_engine.hooks.middleware import ToolRequest, ToolResponse
     from agent_engine.models.base import ToolCall
     from agent_engine.records.journal import Outcome
+    from agent_engine.runtime.state import RunState
     from agent_engine.runtime.turn import Turn
     from agent_engine.tools.base import Tool
 
@@ -70,7 +71,10 @@ async def call_tool(
     step = Step(turn.state, turn.scope, "tool", call.name, turn.node.name, turn.step.step_id, turn.step.timers)
     tool = (await turn.toolset()).by_name.get(call.name)
     await step.open(
-        call_id=call.id, provider=tool.provider if tool else None, server_id=tool.server_id if tool else None
+        call_id=call.id,
+        provider=tool.provider if tool else None,
+        server_id=tool.server_id if tool else None,
+        **_asked(turn.state, call),
     )
     turn.state.tell("tool_started", call_id=call.id, tool_name=call.name, agent=turn.node.name)
     try:
@@ -88,6 +92,15 @@ async def call_tool(
         outcome.blocked = count_refusal(turn, call, outcome.refused_by, outcome.reason)
     _finish(turn, call, step, outcome)
     return outcome
+
+
+def _asked(state: RunState, call: ToolCall) -> dict[str, Any]:
+    """The arguments as the model sent them, for a journal that wants payloads."""
+    if not state.wants_payloads:
+        return {}
+    from agent_engine.hooks.payloads import private_copy
+
+    return {"payload": {"asked": private_copy(call.arguments)}}
 
 
 def _finish(turn: Turn, call: ToolCall, step: Step, outcome: ToolOutcome) -> None:
