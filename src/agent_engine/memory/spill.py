@@ -126,13 +126,13 @@ class Keeper:
 
     def __init__(self, store: ConversationStore, path: str | os.PathLike[str] | None = None) -> None:
         self.store = store
+        self._label = _label(store)
         chosen = Path(path) if path is not None else _default_path(store)
         user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
         spare = Path(tempfile.gettempdir()) / f"agent_engine{user}" / chosen.name
         self._files = [SpillFile(chosen), SpillFile(spare)]
-        self._label = _label(store)
         self._held: list[Spilled] = []
-        self._troubled = any(file.path.exists() for file in self._files)
+        self._troubled = not self._label.startswith("process:") and any(file.path.exists() for file in self._files)
 
     async def load(self, key: ConversationKey) -> list[Message]:
         """The conversation, with the turns that still wait in a spill file. Raises what the store raises."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 from agent_engine.tools.base import Tool, ToolInvocation
+from agent_engine.tools.schema import Shape, refuse_star_arguments
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__agent_engine_tool__"
@@ -40,8 +41,9 @@ class FunctionTool(Tool):
         super().__init__(
             name or name_of(function), description, approval=_approval(approval), retries=_retries(retries)
         )
+        refuse_star_arguments(function, self.name)
         self.function = function
-        self._shape: Any = None
+        self._shape: Shape | None = None
 
     @property
     def description(self) -> str:
@@ -56,17 +58,14 @@ class FunctionTool(Tool):
         return self._parameters
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Shape:
         """The function's parameters, read once."""
         if self._shape is None:
-            from agent_engine.tools.schema import Shape
-
             self._shape = Shape(self.function, self.name)
         return self._shape
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        values: dict[str, Any] = self.shape.validate(arguments)
-        return values
+        return self.shape.validate(arguments)
 
     async def invoke(self, arguments: dict[str, Any], call: ToolInvocation) -> Any:
         from agent_engine.tools.body import run_body

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, TypeVar
 
 _MAX_DEPTH = 200
-_MAX_VALUES = 5_000_000
+_MAX_VALUES = 2_000_000
+_SIMPLE = frozenset({str, int, bool, type(None)})
 _LONGEST_INT_BITS = 4 * 3000  # more may have more digits than the interpreter agrees to print
 
 T = TypeVar("T")
@@ -53,12 +54,19 @@ def printable(text: str) -> str:
 
 
 def _json(value: object) -> str:
-    if type(value) in (dict, list):
+    if type(value) in (dict, list) and _is_flat(value):
         try:
-            return printable(json.dumps(value, ensure_ascii=False, allow_nan=False))
-        except (TypeError, ValueError, RecursionError):
-            pass
+            return printable(json.dumps(value, ensure_ascii=False))
+        except ValueError:
+            pass  # a number too long to print
     return _dumps(plain(value))
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a dict or list holds plain text, whole numbers and the like alone, as most do: JSON takes it as it is."""
+    if type(value) is dict:
+        return all(type(key) is str and type(item) in _SIMPLE for key, item in value.items())
+    return all(type(item) in _SIMPLE for item in value)
 
 
 def _dumps(value: object) -> str:

@@ -17,8 +17,8 @@ class Shape:
     """What a callable takes, read from its signature, its type hints and its docstring.
 
     Raises:
-        TypeError: for ``*args``, for a type hint that cannot be resolved, and for a type that JSON cannot fill; the
-            text names the tool and the parameter.
+        TypeError: for a type hint that cannot be resolved, and for a type that JSON cannot fill; the text names the
+            tool and the parameter.
     """
 
     __slots__ = ("_described", "_extra", "_model", "_names", "_positional", "description", "tool_name")
@@ -136,13 +136,17 @@ def open_parameters(function: Callable[..., Any], tool_name: str) -> list[inspec
         closed.update(inner.keywords)
         inner = inner.func
     found = [p for p in signature.parameters.values() if p.name not in closed]
-    for parameter in found:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            raise TypeError(
-                f"The tool '{tool_name}' takes *{parameter.name}, which a model cannot fill;"
-                f" take a list instead: {parameter.name}: list[str]."
-            )
-    return found
+    return [p for p in found if p.kind is not p.VAR_POSITIONAL]
+
+
+def refuse_star_arguments(function: Callable[..., Any], tool_name: str) -> None:
+    """Raise TypeError for a function with ``*args``; cheap enough to be done when a tool is made."""
+    code = getattr(plain_function(function), "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_VARARGS:
+        name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        raise TypeError(
+            f"The tool '{tool_name}' takes *{name}, which a model cannot fill; take a list instead: {name}: list[str]."
+        )
 
 
 def _hints(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:
