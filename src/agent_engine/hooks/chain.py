@@ -173,7 +173,7 @@ async def _through(layers: Sequence[_Layer], item: _Item) -> _Item | Refused:
             taken = _read(layer, item, said)
         except GuardrailBlocked as refusal:
             return Refused(refusal.reason, layer.name)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             raise HookExecutionError(layer.kind, layer.name, problem) from problem
         if isinstance(taken, Refused):
             return taken
@@ -270,7 +270,7 @@ async def _wrapper(
         if isinstance(said, HookResult) and said.decision in STRICTNESS and said.is_denied():
             raise GuardrailBlocked(said.reason or "Denied by hook")
         raise TypeError(f"{layer.name} returned a {type(said).__name__}; it must return a {answers.__name__}")
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         if isinstance(problem, GuardrailBlocked) or any(problem is one for one in from_inside):
             raise
         raise HookExecutionError(layer.kind, layer.name, problem) from problem
