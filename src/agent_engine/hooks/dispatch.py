@@ -32,6 +32,18 @@ _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
 
 
+class Turn:
+    """Another number for each hook, or group of hooks that run at once."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __length_hint__(self) -> int:
+        return self.number
+
+
 class Ran:
     """One hook's run: what it was given, and what came of it."""
 
@@ -45,7 +57,9 @@ class Ran:
         "failure",
         "given",
         "group",
+        "left",
         "result",
+        "seen",
         "started_at",
         "stderr",
         "stdout",
@@ -59,6 +73,9 @@ class Ran:
         self.failure: HookFailure | None = None
         self.result: HookResult | None = None
         self.before: Mapping[str, Any] | None = None
+        # The whole payload before and after, copied only for a sink that wants it.
+        self.seen: Any = None
+        self.left: Any = None
         self.changed: tuple[str, ...] = ()
         self.stdout = ""
         self.stderr = ""
@@ -78,6 +95,7 @@ class Dispatch:
         self.stopped = False
         self._folding = plan.folding(payload)
         self._told = rows is not None or site.sink is not None
+        self._keeps = site.sink is not None and site.wants_payloads
         self._group = 0
         self._refusal: tuple[str | None, str, bool] | None = None
         self._asked: tuple[str | None, str] | None = None
@@ -88,6 +106,7 @@ class Dispatch:
         self._suppress = False
         self._unsent: list[Ran] = []
         self._guard: dict[str, Any] | None = None
+        self._turn = Turn()
 
     async def run(self) -> Verdict:
         """Run the groups one after the other, until one refuses."""
@@ -95,10 +114,14 @@ class Dispatch:
         before = self._folding.snapshot(self.payload)
         if len(plan.entries) > 1:
             self._guard = self._folding.guard(self.payload)
-        for self._group, group in enumerate(plan.groups):
-            await (self._sequential(group) if group.sequential else self._parallel(group))
-            if self.stopped:
-                break
+        self._folding.lend(self.payload, self._turn)
+        try:
+            for self._group, group in enumerate(plan.groups):
+                await (self._sequential(group) if group.sequential else self._parallel(group))
+                if self.stopped:
+                    break
+        finally:
+            self._folding.lend(self.payload, None)
         return self._conclude(bool(self._folding.changed(self.payload, before)))
 
     def _conclude(self, changed: bool) -> Verdict:
@@ -174,6 +197,7 @@ class Dispatch:
 
     async def _parallel(self, group: Group) -> None:
         """All at once on one private copy; what they said is read in the order of the plan, whoever was first."""
+        self._turn.number += 1
         shared = copy_of(self.payload)
         known = self._folding.snapshot(shared)
         rans: list[tuple[Ran, list[Any]]] = []
@@ -221,6 +245,7 @@ class Dispatch:
 
     def begin(self, entry: Entry, shared: Any = None) -> Ran | None:
         """What a hook is given; None where its predicate says that it is not for this run."""
+        self._turn.number += entry.sequential
         given = shared if shared is not None else self.payload if entry.live else copy_of(self.payload)
         ran = Ran(entry, given, self._group)
         if self._told:
@@ -228,6 +253,8 @@ class Dispatch:
             ran.duration_ms = -time.perf_counter() * 1000
             if entry.sequential:
                 ran.before = self._folding.snapshot(given)
+        if self._keeps:
+            ran.seen = ran.left = copy_of(given)
         if entry.when is not None:
             try:
                 applies = entry.when(self._run_context())
@@ -368,6 +395,8 @@ class Dispatch:
             ran.result = value
         if ran.before is not None and ran.failure is None and ran.entry.counts:
             ran.changed = self._folding.changed(self.payload, ran.before)
+        if self._keeps and ran.changed:
+            ran.left = copy_of(self.payload)
 
     def _send(self) -> None:
         """Tell the sink and the caller of what has been settled, and raise what is to be raised; on the loop."""
@@ -438,8 +467,8 @@ class Dispatch:
             entry.hook.observe,
             entry.hook.shadow,
             ran.started_at,
-            None,
-            None,
+            ran.seen,
+            ran.left,
             answer.additional_context if answer is not None else None,
         )
 

@@ -5,24 +5,18 @@ Pure: nothing here waits, and nothing here knows how hooks are run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from agent_engine.hooks.callbacks import Answer
 from agent_engine.hooks.events import EventSpec, HookEvent
 from agent_engine.hooks.managed import Context
-from agent_engine.hooks.payloads import private_copy
+from agent_engine.hooks.payloads import HookInput, kinds_of, private_copy
 
 __all__ = ["BadEdit", "Folding", "copy_of", "same"]
 
 _CONTAINERS: Final = (dict, list, tuple, set)
-_KINDS: Final[tuple[tuple[str, type, str], ...]] = (
-    ("str", str, "text"),
-    ("list[", list, "a list"),
-    ("dict[", dict, "a dict"),
-    ("_Dict", dict, "a dict"),
-)
-
 _set = object.__setattr__
 
 
@@ -64,23 +58,29 @@ def _same(one: Any, other: Any, seen: dict[tuple[int, int], None]) -> bool:
     return all(_same(left, right, seen) for left, right in zip(one, other, strict=True))
 
 
+def _nothing(_: Any) -> None:
+    return None
+
+
 class Folding:
     """What one event allows to be changed in one type of payload."""
 
-    __slots__ = ("_guarded", "_kinds", "_spec", "changes")
+    __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "read")
 
     def __init__(self, spec: EventSpec, payload_type: type[Any]) -> None:
         self._spec = spec
         self.changes = tuple(sorted(spec.changes))
-        containers = getattr(payload_type, "_containers", ())
-        self._guarded = tuple(name for name in containers if name not in spec.changes)
-        fields = getattr(payload_type, "__dataclass_fields__", {})
-        self._kinds = {
-            name: (kind, word)
-            for name in self.changes
-            for prefix, kind, word in _KINDS
-            if name in fields and str(fields[name].type).startswith(prefix) and " | " not in str(fields[name].type)
-        }
+        # Payloads lend what may not be changed, a copy for each hook; contexts are watched.
+        self._lends = issubclass(payload_type, HookInput)
+        watched = () if self._lends else getattr(payload_type, "_containers", ())
+        self._guarded = tuple(name for name in watched if name not in spec.changes)
+        self._kinds = kinds_of(payload_type, self.changes)
+        self.read: Callable[[Any], Any] = attrgetter(*self.changes) if self.changes else _nothing
+
+    def lend(self, payload: Any, turn: Any) -> None:
+        """From here on ``turn`` says whose turn it is; None where hooks have ended."""
+        if self._lends:
+            _set(payload, "_turn", turn)
 
     def snapshot(self, payload: Any) -> dict[str, Any]:
         """The changeable fields as they are now, safe from edits in place."""
@@ -91,7 +91,7 @@ class Folding:
         return tuple(name for name in self.changes if not same(getattr(payload, name), before[name]))
 
     def guard(self, payload: Any) -> dict[str, Any] | None:
-        """What may not be changed and is not empty or could be filled: a copy to compare with and restore from."""
+        """What may not be changed in a context: a copy to compare with and to restore from."""
         if not self._guarded:
             return None
         return {name: private_copy(getattr(payload, name)) for name in self._guarded}

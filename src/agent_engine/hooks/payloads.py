@@ -7,9 +7,10 @@ where none are allowed reach nobody.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -85,6 +86,48 @@ _WORKED_OUT: dict[str, Callable[[], str]] = {"cwd": os.getcwd, "timestamp": _now
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, Field))
+class _Lending:
+    """What a payload needs to lend its unchangeable containers while hooks run.
+
+    ``_turn`` is set during a dispatch; its ``__length_hint__`` is another number for every hook. ``_lent`` holds the
+    copies of the hook whose turn it is. ``_from`` is the payload that this one is a copy of.
+    """
+
+    __slots__ = ("_from", "_lent", "_turn")
+
+
+class _Lent:
+    """A field that hooks may not change: during a dispatch each hook that reads a container here gets its own copy.
+
+    So an edit inside it reaches nobody, and what no hook reads is never copied.
+    """
+
+    __slots__ = ("name", "slot")
+
+    def __init__(self, name: str, slot: Any) -> None:
+        self.name = name
+        self.slot = slot
+
+    def __get__(self, payload: Any, owner: type[Any]) -> Any:
+        if payload is None:
+            return self
+        value = self.slot.__get__(payload)
+        turn = payload._turn
+        if turn is None or not isinstance(value, (dict, list, tuple, set)):
+            return value
+        number = turn.__length_hint__()
+        lent = payload._lent
+        if lent is None or lent[0] != number:
+            lent = (number, {})
+            _set(payload, "_lent", lent)
+        if self.name not in lent[1]:
+            lent[1][self.name] = private_copy(value)
+        return lent[1][self.name]
+
+    def __set__(self, payload: Any, value: Any) -> None:
+        self.slot.__set__(payload, value)
+
+
 def _record(cls: type[_T]) -> type[_T]:
     """A dataclass with slots and keyword fields. Frozen at run time; which fields may be assigned is the catalogue's
     to say."""
@@ -92,7 +135,7 @@ def _record(cls: type[_T]) -> type[_T]:
 
 
 @_record
-class HookInput:
+class HookInput(_Lending):
     """What every payload has.
 
     ``timestamp`` is RFC 3339 in UTC. ``extra`` is for whatever has no field of its own; it never overrides a field in
@@ -110,6 +153,8 @@ class HookInput:
     event: ClassVar[HookEvent | None] = None
     _changes: ClassVar[frozenset[str]] = frozenset()
     _containers: ClassVar[tuple[str, ...]] = ("extra",)
+    _slots: ClassVar[tuple[tuple[str, Any, bool], ...]] = ()
+    _kinds: ClassVar[dict[str, tuple[type, str]]] = {}
 
     def __post_init__(self) -> None:
         if not self.event_name and self.event is not None:
@@ -123,10 +168,12 @@ class HookInput:
     def __getattr__(self, name: str) -> Any:
         work = _WORKED_OUT.get(name)
         if work is None:
+            if name in ("_turn", "_lent", "_from"):
+                return None
             raise AttributeError(
                 f"{type(self).__name__} has no field {name!r}; its fields are {', '.join(self._names())}"
             )
-        value = work()
+        value = work() if self._from is None else getattr(self._from, name)
         _set(self, name, value)
         return value
 
@@ -135,12 +182,16 @@ class HookInput:
         return tuple(one.name for one in fields(cls))
 
     def _copy(self: _P) -> _P:
-        """A private copy: its containers are shared with nobody."""
+        """A private copy: its containers are shared with nobody. During a dispatch those that nobody may change are
+        lent by the copy as they are by this payload."""
         new = object.__new__(type(self))
-        for name in self._names():
-            _set(new, name, getattr(self, name))
-        for name in self._containers:
-            _set(new, name, private_copy(getattr(self, name)))
+        lends = self._turn is not None
+        for name, slot, container in self._slots:
+            value = slot.__get__(self)
+            slot.__set__(new, private_copy(value) if container and not (lends and name not in self._changes) else value)
+        _set(new, "_from", self)
+        if lends:
+            _set(new, "_turn", self._turn)
         return new
 
     def _set(self, name: str, value: object) -> None:
@@ -166,7 +217,37 @@ def _guard(self: HookInput, name: str, value: object) -> None:
         raise AttributeError(
             f"{name!r} cannot be changed at {self.event or type(self).__name__}; what can be changed: {allowed}"
         )
+    problem = wrong_kind(self, name, value)
+    if problem is not None:
+        raise TypeError(problem)
     _set(self, name, value)
+
+
+_KINDS: tuple[tuple[str, type, str], ...] = (
+    ("str", str, "text"),
+    ("list[", list, "a list"),
+    ("dict[", dict, "a dict"),
+    ("_Dict", dict, "a dict"),
+)
+
+
+def kinds_of(payload_type: type[Any], names: Iterable[str]) -> dict[str, tuple[type, str]]:
+    """Which of the fields hold text, a list or a dict and nothing else, and the word for it."""
+    types = {one.name: str(one.type) for one in fields(payload_type)} if is_dataclass(payload_type) else {}
+    return {
+        name: (kind, word)
+        for name in names
+        for start, kind, word in _KINDS
+        if types.get(name, "").startswith(start) and " | " not in types[name]
+    }
+
+
+def wrong_kind(payload: Any, name: str, value: object) -> str | None:
+    """Why ``value`` cannot stand in a field; None where it can."""
+    kind = type(payload)._kinds.get(name)
+    if kind is None or isinstance(value, kind[0]):
+        return None
+    return f"makes {name!r} a {type(value).__name__}; it is {kind[1]}"
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, Field))
@@ -178,14 +259,29 @@ def _payload(event: HookEvent) -> Callable[[type[_P]], type[_P]]:
         made.__setattr__ = _guard
         made.event = event
         made._changes = CATALOGUE[event].changes
+        made._kinds = kinds_of(made, made._changes)
         made._containers = tuple(
             one.name for one in fields(made) if one.type not in _FLAT and one.name not in _WORKED_OUT
         )
+        made._slots = tuple(
+            (one.name, _slot(made, one.name), one.name in made._containers)
+            for one in fields(made)
+            if one.name not in _WORKED_OUT
+        )
+        for name in made._containers:
+            if name not in made._changes:
+                setattr(made, name, _Lent(name, _slot(made, name)))
         PAYLOADS[event] = made
         result: type[_P] = made
         return result
 
     return make
+
+
+def _slot(kind: type[Any], name: str) -> Any:
+    """Where a field's value really lies."""
+    found = inspect.getattr_static(kind, name)
+    return found.slot if isinstance(found, _Lent) else found
 
 
 PAYLOADS: dict[HookEvent, type[Any]] = {}
