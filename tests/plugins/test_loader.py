@@ -167,7 +167,7 @@ def test_a_traceback_shows_the_real_file_and_line(project: Path) -> None:
         ("raise ValueError('s3cret')", "plugins.a:Y", "importing it raised ValueError at plugins/a.py:1"),
         ("import no_such_thing", "plugins.a:Y", "it imports 'no_such_thing', which is not installed at plugins/a.py:1"),
         ("import plugins.nope", "plugins.a:Y", "it imports 'plugins.nope', which is not installed at plugins/a.py:1"),
-        ("", "plugins.b:Y", "there is no module 'plugins.b'; expected the file plugins/b.py beside agents.yaml"),
+        ("", "plugins.b:Y", "there is no file plugins/b.py beside agents.yaml; agentctl generate makes it"),
         (
             "",
             "nowhere_at_all:Y",

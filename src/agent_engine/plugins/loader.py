@@ -81,34 +81,37 @@ class PluginSpace:
 
     def module(self, name: str) -> ModuleType:
         """Import a module by the name that the system's own files use. Raises LoadError."""
+        return self._import(name, name)
+
+    def _import(self, name: str, ref: str) -> ModuleType:
         if self.closed:
-            raise LoadError(name, "the system it belongs to is closed")
+            raise LoadError(ref, "the system it belongs to is closed")
         private = self.private_name(name)
         try:
             return importlib.import_module(private)
         except ModuleNotFoundError as exc:
             missing = str(exc.name or "").removeprefix(f"{self.package}.")
             if name == missing or name.startswith(f"{missing}."):
-                raise LoadError(name, f"there is no module '{missing}'; {self._advice(missing)}") from exc
+                raise LoadError(ref, self._absent(name, missing)) from exc
             where = _where(exc, self.folder)
-            raise LoadError(name, f"it imports '{missing}', which is not installed{where}") from exc
+            raise LoadError(ref, f"it imports '{missing}', which is not installed{where}") from exc
         except SyntaxError as exc:
             place = f"{_relative(exc.filename, self.folder)}:{exc.lineno}"
-            raise LoadError(name, f"{place} is not valid Python ({exc.msg})") from exc
+            raise LoadError(ref, f"{place} is not valid Python ({exc.msg})") from exc
         except Exception as exc:  # a module may raise anything while it is imported
-            raise LoadError(name, f"importing it raised {type(exc).__name__}{_where(exc, self.folder)}") from exc
+            raise LoadError(ref, f"importing it raised {type(exc).__name__}{_where(exc, self.folder)}") from exc
 
-    def _advice(self, name: str) -> str:
+    def _absent(self, name: str, missing: str) -> str:
         if name.partition(".")[0] == "plugins":
-            return f"expected the file {name.replace('.', '/')}.py beside agents.yaml; agentctl generate makes it"
-        return "install it, or name its folder under plugins.import_roots"
+            return f"there is no file {name.replace('.', '/')}.py beside agents.yaml; agentctl generate makes it"
+        return f"there is no module '{missing}'; install it, or name its folder under plugins.import_roots"
 
     def load(self, ref: str) -> Any:
         """The object that ``module:attribute`` names. Raises LoadError."""
         if not is_ref(ref):
             raise LoadError(ref, "write it as module:attribute, for example plugins.hooks.audit:AuditHook")
         module_name, _, attributes = ref.partition(":")
-        value: Any = self.module(module_name)
+        value: Any = self._import(module_name, ref)
         for attribute in attributes.split("."):
             try:
                 value = getattr(value, attribute)

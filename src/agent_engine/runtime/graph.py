@@ -101,10 +101,7 @@ class ToolBook:
             try:
                 self.local[tool_id] = self._tool(tool_id, self.space.load(tool_ref(self.manifest, tool_id)))
             except (LoadError, TypeError, ValueError) as exc:
-                file = str(self.space.folder)
-                problems.append(
-                    Problem(file, 0, 0, f"tools.{tool_id}", f"{exc}; agentctl generate makes what is missing")
-                )
+                problems.append(Problem(str(self.space.folder), 0, 0, f"tools.{tool_id}", str(exc)))
         if problems:
             raise SpecError(problems)
 

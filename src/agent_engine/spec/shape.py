@@ -130,10 +130,10 @@ class _Reader:
         self._hints = _MAX_HINTS
         self.problems: list[Problem] = []
 
-    def note(self, path: Sequence[PathPart], message: str, *, key: bool = False) -> None:
+    def note(self, path: Sequence[PathPart], message: str, *, key: bool = False, shape: bool = True) -> None:
         positions = self._document.positions
         line, column = positions.of_key(path) if key else positions.of(path)
-        self.problems.append(Problem(self._document.file, line, column, dotted(path), message, shape=True))
+        self.problems.append(Problem(self._document.file, line, column, dotted(path), message, shape=shape))
 
     def translate(self, loc: DocPath, error: dict[str, Any]) -> None:
         """One pydantic error as a problem at its place."""
@@ -149,7 +149,8 @@ class _Reader:
             return self.note(self._real(loc[:-1]), f"'{name}' is missing; add `{name}: {example}`", key=True)
         if loc and loc[-1] == "[key]":
             return self.note(self._real(loc[:-1]), _bad_id(loc[-2]), key=True)
-        return self.note(self._real(loc), self._wrong_value(loc, kind, value, context))
+        shape = kind != "finite_number"  # JSON has no such numbers, so its schemas cannot say it
+        return self.note(self._real(loc), self._wrong_value(loc, kind, value, context), shape=shape)
 
     def _real(self, loc: DocPath) -> DocPath:
         """The path in the file: without the names of union branches and the index of a value that is no list."""

@@ -290,11 +290,9 @@ GraphTree = Mapping[str, Any]
 
 def _graph(value: Any) -> Any:
     """Every leaf becomes ``{}``; faults inside are left as they are, for the check that knows their places."""
-    if value is None or value == []:
-        return {}
-    if isinstance(value, dict):
-        return {key: _graph(child) for key, child in value.items()}
-    return value
+    if not isinstance(value, dict):
+        return value
+    return {key: {} if child is None or child == [] else _graph(child) for key, child in value.items()}
 
 
 Graph = Annotated[
