@@ -47,7 +47,7 @@ def split_point(messages: Sequence[Message], keep_tokens: int) -> int:
     """The index at which to cut so that what follows fits in ``keep_tokens``, as well as it can.
 
     A tool call stays with its results, leading system messages are not cut, and the cut is put before a user's
-    message where there is one. Equal to :func:`leading` where nothing can be cut.
+    message where there is one. Equal to :func:`leading` where nothing need or can be cut.
     """
     start = leading(messages)
     allowed = [index for index in range(start, len(messages)) if messages[index].get("role") != "tool"]
@@ -58,7 +58,9 @@ def split_point(messages: Sequence[Message], keep_tokens: int) -> int:
         if room < 0:
             break
         fitting = index
-    cuts = [index for index in allowed if index >= fitting and index > start]
+    if fitting == start:
+        return start
+    cuts = [index for index in allowed if index >= fitting]
     at_user = [index for index in cuts if messages[index].get("role") == "user"]
     if at_user:
         return at_user[0]

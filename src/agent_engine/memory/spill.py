@@ -94,7 +94,7 @@ class SpillFile:
     def _lines(self) -> Iterator[tuple[bytes, Spilled | None]]:
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         for line in data.splitlines():
             if line.strip():
@@ -198,7 +198,11 @@ class Keeper:
         return [entry for entry in [*spilled, *self._held] if entry.key == key]
 
     async def _own(self, file: SpillFile) -> list[Spilled]:
-        return [entry for entry in await _in_worker(file.entries) if entry.store == self._label]
+        try:
+            entries = await _in_worker(file.entries)
+        except OSError:
+            return []  # not to be read now; nothing in it is touched
+        return [entry for entry in entries if entry.store == self._label]
 
 
 def _entry(line: bytes) -> Spilled | None:
