@@ -58,6 +58,7 @@ async def play(questions: list[str], model: str | None, as_json: bool, addresses
         greet(watched, addresses)
     worst = 0
     async with Engine.from_yaml(HERE / "agents.yaml", records=account, model=model) as engine:
+        account.settle()
         for number, question in enumerate(questions, start=1):
             if not as_json:
                 heading(watched, number, len(questions), question)

@@ -185,6 +185,7 @@ class TreeView:
     def ended(self, run: Run) -> None:
         self.pause()
         self.console.print(tree_of(run))
+        self.console.print()
 
     def result(self, summary: Mapping[str, Any]) -> None: ...
 
@@ -204,9 +205,9 @@ def tree_of(run: Run) -> Tree:
 
 def _title(run: Run) -> Text:
     if run.opened is None:
-        return _text(("the engine", "bold"), (" outside any run", "dim"))
+        return _text(("the engine", "bold"), ("  outside any run", "dim"))
     closed = run.closed
-    parts = [(run.opened.system or "run", "bold"), (f"  run {run.opened.run_id}", "dim")]
+    parts = [(run.opened.system or "run", "bold"), (f"  run {run.opened.run_id[:8]}", "dim")]
     if closed is None:
         return _text(*parts, ("  not finished", "yellow"))
     colour = "green" if closed.status == "completed" else "yellow" if closed.status == "waiting" else "bold red"

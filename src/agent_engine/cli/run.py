@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
@@ -65,7 +66,7 @@ async def _run(
     model: str | None,
     records: str | None,
 ) -> int:
-    from agent_engine.cli.account import Account
+    from agent_engine.cli.account import Account, LogLine
     from agent_engine.cli.console import TerminalApprover, at_terminal
     from agent_engine.cli.state import open_store
     from agent_engine.hooks.managed import RunContext
@@ -84,6 +85,9 @@ async def _run(
     )
     context = RunContext(conversation_id=session_id or "", user_id=user_id)
     async with engine:
+        account.settle()
+        for problem in engine.loaded.warnings:
+            account.log(LogLine("agentctl", logging.WARNING, str(problem)), None)
         return await answer(engine, message, account, context=context, stream=stream, config=config)
 
 
