@@ -106,7 +106,9 @@ async def arun_hook(
         registry = HookRegistry()
         registry.register_function(event, hook, **options) if callable(hook) else registry.register(hook)
     target = CATALOGUE[event].target
-    plan = HookScope(registry, with_default=False).plan(event, getattr(built, target) if target else None)
+    plan = HookScope(registry, with_default=False).plan(
+        event, (getattr(built, target, None) or None) if target else None
+    )
     return Verdict("allow", built) if plan is None else await plan.dispatch(built, Site())
 
 

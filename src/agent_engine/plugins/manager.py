@@ -197,8 +197,8 @@ def _methods(plugin: Plugin) -> dict[HookEvent, Callable[[Any], Any]]:
         if name in events:
             if method is not _unheard and events[name] not in _LIFECYCLE:
                 methods[events[name]] = getattr(plugin, name)
-        elif not name.startswith("_") and callable(method) and name.startswith(("on_", "before_", "after_")):
-            near = difflib.get_close_matches(name, events, n=1)
+        elif not name.startswith("_") and callable(method):
+            near = difflib.get_close_matches(name, events, n=1, cutoff=0.85)
             if near:
                 raise ValueError(f"{type(plugin).__name__}.{name} is named like no event; did you mean '{near[0]}'?")
     for name in plugin.options:
