@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.engine_kit import call, engine, project
 
 from agent_engine.hooks.definition import FunctionHook
 from agent_engine.hooks.errors import HookExecutionError, HookLoadError, LimitReached, RunBlocked
@@ -20,8 +21,6 @@ from agent_engine.hooks.result import HookResult
 from agent_engine.plugins.problems import SpecError
 from agent_engine.runtime.engine import Engine, EngineError
 from agent_engine.runtime.result import RunResult
-
-from .engine_kit import call, engine, project
 
 SIMPLE = """
 system: {name: demo}

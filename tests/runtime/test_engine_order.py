@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.engine_kit import call, engine, project
 
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.events import HookEvent
-
-from .engine_kit import call, engine, project
 
 QUIET = {HookEvent.ON_CONFIG, HookEvent.ON_LLM_DELTA, HookEvent.PROMPT_PREFIX_INVALIDATED, HookEvent.ON_PERMISSION_ASK}
 EVENTS = [event.value for event in HookEvent if event not in QUIET]

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from tests.spec.corpus_reader import Case, cases
 
 from agent_engine.spec.document import parse_document
 from agent_engine.spec.load import examine, examine_text
 from agent_engine.spec.problems import Problem, SpecError
 from agent_engine.spec.schema import json_schema
-
-from .corpus_reader import Case, cases
 
 CASES = cases()
 SCHEMA = jsonschema.Draft202012Validator(json_schema())

@@ -10,14 +10,13 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.spec.corpus_reader import cases
 
 from agent_engine.spec.check import check_project
 from agent_engine.spec.document import parse_document
 from agent_engine.spec.load import examine_document, examine_text
 from agent_engine.spec.problems import SpecError
 from agent_engine.spec.schema import json_schema
-
-from .corpus_reader import cases
 
 FULL = """\
 # A file with everything in it.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agent_engine.hooks.result import HookRun, Verdict
     from agent_engine.hooks.scope import HookScope, Site
     from agent_engine.mcp.client import McpClients
+    from agent_engine.plugins.loader import PluginSpace
     from agent_engine.records.journal import Journal
     from agent_engine.runtime.graph import ToolBook
     from agent_engine.runtime.host import Host
@@ -50,6 +51,7 @@ class Built:
     registry: HookRegistry
     tools: ToolBook
     clients: McpClients | None
+    space: PluginSpace
     stack: AsyncExitStack
     warnings: list[str] = field(default_factory=list)
 
@@ -99,7 +101,7 @@ class _Builder:
         await self._config()
         instances = await self._plugins()
         tools, models, prompts = self._code(instances)
-        await self._setup()
+        await self._setup(sorted({model.provider for model in models.made}))
         clients = await self._servers(tools)
         from agent_engine.runtime.graph import GraphBuilder, limits_of
 
@@ -122,7 +124,7 @@ class _Builder:
         )
         self.stack.push_async_callback(_quietly, "ending the sessions", lambda: host.sessions.end_all("closed"))
         self._warn_of_matchers(tools)
-        return Built(self.loaded, root, host, self.registry, tools, clients, self.stack, self.warnings)
+        return Built(self.loaded, root, host, self.registry, tools, clients, self.space, self.stack, self.warnings)
 
     async def _open_journal(self) -> None:
         if self.parts.records is None:
@@ -209,12 +211,13 @@ class _Builder:
             models.models(system.model_of(node_id))
         return tools, models, Prompts(system, self.loaded.folder, self.space, self.manifest)
 
-    async def _setup(self) -> None:
+    async def _setup(self, providers: list[str]) -> None:
+        """setup and on_engine_start; the context's metadata names the providers, so that a hook can look for their keys."""
         from agent_engine.hooks.managed import EngineContext
         from agent_engine.hooks.payloads import SetupInput
 
         await self._fire(HookEvent.SETUP, SetupInput(source="startup"))
-        context = EngineContext(system_name=self.loaded.system.system.name)
+        context = EngineContext(system_name=self.loaded.system.system.name, metadata={"providers": providers})
         verdict = await self._fire(HookEvent.ON_ENGINE_START, context)
         if verdict is not None:
             self._refused(HookEvent.ON_ENGINE_START, verdict)
