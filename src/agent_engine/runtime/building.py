@@ -212,7 +212,7 @@ class _Builder:
         return tools, models, Prompts(system, self.loaded.folder, self.space, self.manifest)
 
     async def _setup(self, providers: list[str]) -> None:
-        """setup and on_engine_start; the context's metadata names the providers, so that a hook can look for their keys."""
+        """setup and on_engine_start; its metadata names the providers, so that a hook can look for their keys."""
         from agent_engine.hooks.managed import EngineContext
         from agent_engine.hooks.payloads import SetupInput
 
