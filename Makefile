@@ -57,8 +57,8 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: $(VENV)/.installed-dev
-	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted: run 'make format'."; exit 1; }
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Not formatted: run 'make format'."; exit 1; }
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy
 	@for file in $(EXAMPLES); do $(BIN)/agentctl validate $$file || exit 1; done
 

@@ -108,7 +108,7 @@ def test_the_picture_of_the_account_names_real_hooks():
     picture = snippet("README.md", "enterprise-knowledge-assistant")
     example = (ROOT / "examples" / "enterprise-knowledge-assistant" / "agents.yaml").read_text(encoding="utf-8")
     named = re.findall(r"hook (\w+) · ([\w.]+)", picture)
-    assert len(named) > 4
+    assert len(named) >= 4
     for event, hook in named:
         assert f"  {event}:" in example or hook == "redact_keys"
         assert hook.rpartition(".")[2] in example or hook == "redact_keys"
