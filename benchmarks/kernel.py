@@ -208,7 +208,7 @@ def one_sleep(seconds: float) -> Side:
 
 def command_hook() -> Side:
     made = HookRegistry()
-    made.register_command(EVENT, args=["/bin/cat"])
+    made.register_command(EVENT, args=["/bin/sh", "-c", "exec cat >/dev/null"])
     plan, site = HookScope(made, with_default=False).plan(EVENT), Site()
     assert plan is not None
 
@@ -229,7 +229,7 @@ def bare_process() -> Side:
         start = time.perf_counter()
         for _ in range(times):
             process = await asyncio.create_subprocess_exec(
-                "/bin/cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+                "/bin/sh", "-c", "exec cat >/dev/null", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
             )
             await process.communicate(to_json(payload()))
         return time.perf_counter() - start

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_engine.hooks.callbacks import Answer, BadReturn
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.folding import BadEdit, copy_of
+from agent_engine.hooks.folding import BadEdit, Folding, copy_of
 from agent_engine.hooks.limits import TimedOut, within
-from agent_engine.hooks.offload import Batch, Stage, call, is_awaitable
+from agent_engine.hooks.offload import Stage, call
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, Verdict
+from agent_engine.hooks.together import Job, is_awaitable, run_together
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
 
 if TYPE_CHECKING:
@@ -30,6 +32,22 @@ DISCARDED: Final = "Parallel hook '%s' %s which is discarded; register it with s
 
 _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
+
+
+def let_through(
+    payload: Any, changed: bool, contexts: Sequence[str] = (), suppress: bool = False, messages: Sequence[str] = ()
+) -> Verdict:
+    """The one expression that lets a step through: nobody refused, nobody asked, and nothing broke that counts."""
+    return Verdict(
+        "modify" if changed else "allow",
+        payload,
+        None,
+        None,
+        False,
+        tuple(contexts),
+        suppress,
+        "\n".join(messages) or None if messages else None,
+    )
 
 
 class Turn:
@@ -84,6 +102,29 @@ class Ran:
         self.duration_ms = 0.0
 
 
+class Edits:
+    """Who edited the copy that parallel hooks share: whoever ends and leaves it otherwise than it was known."""
+
+    __slots__ = ("_known", "_names", "_read", "_shared")
+
+    def __init__(self, folding: Folding, shared: Any) -> None:
+        self._shared = shared
+        self._names = folding.changes
+        self._read = folding.read
+        self._known = private_copy(folding.read(shared))
+
+    def blame(self, hook: str) -> None:
+        """Warn that the edits of ``hook`` are discarded, if it made any."""
+        now, known = self._read(self._shared), self._known
+        if now is known or _equal(now, known):
+            return
+        many = len(self._names) > 1
+        for name, value, was in zip(self._names, now if many else (now,), known if many else (known,), strict=True):
+            if not _equal(value, was):
+                logger.warning(DISCARDED, hook, f"edited {name} in place")
+        self._known = private_copy(now)
+
+
 class Dispatch:
     """The state of one dispatch. ``rows`` is a list where the caller wants a row for each hook; then nothing raises."""
 
@@ -110,13 +151,29 @@ class Dispatch:
 
     async def run(self) -> Verdict:
         """Run the groups one after the other, until one refuses."""
-        plan = self.plan
-        before = self._folding.snapshot(self.payload)
-        if len(plan.entries) > 1:
+        return await self._finish(self._folding.snapshot(self.payload), self.plan.groups)
+
+    async def go_on(self, before: Mapping[str, Any], position: int, value: Any, error: BaseException | None) -> Verdict:
+        """Take over from a quick way through one sequential group, at the hook that had something to say."""
+        group = self.plan.groups[0]
+        ran = self.heard(group.entries[position])
+        if error is None and is_awaitable(value):
+            value, error = await within(value, ran.entry.limit)
+        self.settle(ran, value, error)
+        self._send()
+        return await self._finish(before, [] if self.stopped else group.after(position))
+
+    def settle_group(self, shared: Any, jobs: Sequence[Job]) -> Verdict:
+        """Take over from the quick way through one parallel group, when all its hooks have ended."""
+        self._settle_all([(Ran(entry, shared, 0), job) for entry, job in zip(self.plan.entries, jobs, strict=True)])
+        return self._conclude(changed=False)
+
+    async def _finish(self, before: Mapping[str, Any], groups: Sequence[Group]) -> Verdict:
+        if len(self.plan.entries) > 1:
             self._guard = self._folding.guard(self.payload)
         self._folding.lend(self.payload, self._turn)
         try:
-            for self._group, group in enumerate(plan.groups):
+            for self._group, group in enumerate(groups):
                 await (self._sequential(group) if group.sequential else self._parallel(group))
                 if self.stopped:
                     break
@@ -125,18 +182,14 @@ class Dispatch:
         return self._conclude(bool(self._folding.changed(self.payload, before)))
 
     def _conclude(self, changed: bool) -> Verdict:
-        """The verdict: deny over ask over modify over allow. Nothing else in this package lets a step through."""
-        refusal, asked = self._refusal, self._asked
+        """The verdict: deny over ask over modify over allow."""
         permission = self.plan.event is HookEvent.ON_PERMISSION_ASK
+        refusal, asked = self._refusal, self._asked
+        if refusal is None and asked is None and (self._yes or not permission):
+            return let_through(self.payload, changed and not permission, self._contexts, self._suppress, self._messages)
         reason, hook, broke = refusal or (*(asked or (None, None)), False)
         return Verdict(
-            "deny"
-            if refusal is not None
-            else "ask"
-            if asked is not None or (permission and not self._yes)
-            else "modify"
-            if changed and not permission
-            else "allow",
+            "ask" if refusal is None else "deny",
             self.payload,
             reason,
             hook,
@@ -199,47 +252,29 @@ class Dispatch:
         """All at once on one private copy; what they said is read in the order of the plan, whoever was first."""
         self._turn.number += 1
         shared = copy_of(self.payload)
-        known = self._folding.snapshot(shared)
-        rans: list[tuple[Ran, list[Any]]] = []
-        tasks: list[asyncio.Task[None]] = []
+        edits = Edits(self._folding, shared)
         busy = overrun() >= MOST_OVERRUN
-        batch = Batch(self.site, lambda ran: self._blame(ran, known))
+        pairs: list[tuple[Ran, Job]] = []
         for entry in group.entries:
             ran = self.begin(entry, shared)
-            if ran is None:
-                continue
-            outcome: list[Any] = []
-            rans.append((ran, outcome))
-            if entry.kind == "worker" and not busy:
-                batch.add(ran, outcome)
-            else:
-                tasks.append(asyncio.create_task(self._aside(ran, outcome, known)))
-        try:
-            await batch.run()
-            if tasks:
-                await asyncio.wait(tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            raise
-        for ran, outcome in rans:
-            value, error = outcome if outcome else (None, asyncio.CancelledError())
-            self.settle(ran, value, error)
+            if ran is not None:
+                threaded = entry.kind == "worker" and not busy and ran.failure is None
+                limit = entry.limit + (_OVER if entry.kind in ("command", "webhook") else 0.0)
+                work = partial(_raw, ran, self.site) if threaded else partial(self._raising, ran)
+                pairs.append((ran, Job(work, limit, threaded, partial(edits.blame, entry.name))))
+        await run_together([job for _, job in pairs])
+        self._settle_all(pairs)
+
+    def _settle_all(self, pairs: Sequence[tuple[Ran, Job]]) -> None:
+        for ran, job in pairs:
+            self.settle(ran, job.value, job.error)
         self._send()
 
-    async def _aside(self, ran: Ran, outcome: list[Any], known: dict[str, Any]) -> None:
-        outcome.extend(await self._call(ran))
-        self._blame(ran, known)
-
-    def _blame(self, ran: Ran, known: dict[str, Any]) -> None:
-        """Say which parallel hook edited the shared copy: the one that leaves it otherwise than it was known."""
-        for name, value in known.items():
-            now = getattr(ran.given, name)
-            if not _equal(now, value):
-                logger.warning(DISCARDED, ran.entry.name, f"edited {name} in place")
-                known.update(self._folding.snapshot(ran.given))
+    async def _raising(self, ran: Ran) -> Any:
+        value, error = await self._call(ran)
+        if error is not None:
+            raise error
+        return value
 
     # One hook
 
@@ -270,8 +305,8 @@ class Dispatch:
                 return None
         return ran
 
-    def unheard(self, entry: Entry) -> Ran:
-        """A hook that its thread had not even begun when its time was over."""
+    def heard(self, entry: Entry) -> Ran:
+        """A hook that something has come of already, or whose time was over before it began."""
         return Ran(entry, self.payload, self._group)
 
     async def _call(self, ran: Ran) -> tuple[Any, BaseException | None]:
@@ -471,6 +506,10 @@ class Dispatch:
             ran.left,
             answer.additional_context if answer is not None else None,
         )
+
+
+def _raw(ran: Ran, site: Site) -> Any:
+    return ran.entry.call(ran.entry.argument(ran.given, site))
 
 
 def crowded(entry: Entry) -> HookFailure:

@@ -65,7 +65,7 @@ def _nothing(_: Any) -> None:
 class Folding:
     """What one event allows to be changed in one type of payload."""
 
-    __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "read")
+    __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "flat", "read")
 
     def __init__(self, spec: EventSpec, payload_type: type[Any]) -> None:
         self._spec = spec
@@ -75,6 +75,7 @@ class Folding:
         watched = () if self._lends else getattr(payload_type, "_containers", ())
         self._guarded = tuple(name for name in watched if name not in spec.changes)
         self._kinds = kinds_of(payload_type, self.changes)
+        self.flat = self._lends and not any(name in payload_type._containers for name in self.changes)
         self.read: Callable[[Any], Any] = attrgetter(*self.changes) if self.changes else _nothing
 
     def lend(self, payload: Any, turn: Any) -> None:
@@ -85,6 +86,10 @@ class Folding:
     def snapshot(self, payload: Any) -> dict[str, Any]:
         """The changeable fields as they are now, safe from edits in place."""
         return {name: private_copy(getattr(payload, name)) for name in self.changes}
+
+    def named(self, values: Any) -> dict[str, Any]:
+        """What ``read`` gave, as a snapshot."""
+        return dict(zip(self.changes, values if len(self.changes) > 1 else (values,), strict=False))
 
     def changed(self, payload: Any, before: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that are not what ``before``, a snapshot, says."""

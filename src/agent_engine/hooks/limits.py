@@ -12,7 +12,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final
 
-__all__ = ["GRACE", "Outcome", "TimedOut", "drive", "within"]
+__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "within"]
 
 GRACE: Final = 0.5
 """Seconds that a hook has to end once it has been cancelled; then it is closed where it stands."""
@@ -50,18 +50,34 @@ def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any
 
 
 def drive(
-    steps: Coroutine[Any, Any, Any], awaited: Any, watch: Callable[[], tuple[int, float | None]]
+    steps: Coroutine[Any, Any, Any],
+    awaited: Any,
+    watch: Callable[[], tuple[int, float | None]],
+    stop: Callable[[], None] | None = None,
 ) -> Generator[Any, Any, Outcome]:
     """Go on with a coroutine that has just suspended on ``awaited``.
 
     ``watch`` says, at each suspension, which piece of work is on (a number) and what its limit is; the limit starts
-    anew with each piece.
+    anew with each piece. ``stop`` is called at a limit, before the piece is cancelled.
     """
-    driven = _Driven(steps, awaited, watch)
+    driven = _Driven(steps, awaited, watch, stop)
     try:
         return (yield from driven.run())
     finally:
         driven.disarm()
+
+
+def close(steps: Coroutine[Any, Any, Any]) -> None:
+    """End a suspended coroutine without its consent. One that waits for something even then stays as it is."""
+    for _ in range(_CLOSES):
+        try:
+            steps.close()
+        except RuntimeError:
+            continue  # it has suspended once more
+        except BaseException:  # noqa: BLE001 - what it raises while it is closed changes nothing any more
+            return
+        return
+    _undying.append(steps)
 
 
 class _Driven:
@@ -79,17 +95,23 @@ class _Driven:
         "_piece",
         "_signal",
         "_steps",
+        "_stop",
         "_task",
         "_timer",
         "_watch",
     )
 
     def __init__(
-        self, steps: Coroutine[Any, Any, Any], awaited: Any, watch: Callable[[], tuple[int, float | None]]
+        self,
+        steps: Coroutine[Any, Any, Any],
+        awaited: Any,
+        watch: Callable[[], tuple[int, float | None]],
+        stop: Callable[[], None] | None,
     ) -> None:
         self._steps = steps
         self._awaited = awaited
         self._watch = watch
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cancels = 0 if self._task is None else self._task.cancelling()
@@ -187,6 +209,8 @@ class _Driven:
 
     def _expire(self) -> None:
         self._expired = True
+        if self._stop is not None:
+            self._stop()
         self._signal = asyncio.CancelledError()
         self._end_soon()
         self._wake()
@@ -216,15 +240,7 @@ class _Driven:
         """End the hook without its consent: it is closed where it stands."""
         if isinstance(self._awaited, asyncio.Future):
             self._awaited.remove_done_callback(self._wake)
-        for _ in range(_CLOSES):
-            try:
-                self._steps.close()
-            except RuntimeError:
-                continue  # it waits for something even now
-            except BaseException:  # noqa: BLE001 - what it raises while it is closed changes nothing any more
-                return
-            return
-        _undying.append(self._steps)
+        close(self._steps)
 
     def disarm(self) -> None:
         if self._timer is not None:

@@ -1,27 +1,21 @@
-"""Sync hooks in worker threads: a stage for neighbours that follow each other, a batch for those that run at once."""
+"""Sync hooks that follow each other: one hand-off to a worker thread for all of them."""
 
 from __future__ import annotations
 
 import contextvars
-import inspect
-import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from agent_engine.hooks.callbacks import in_context
-from agent_engine.hooks.limits import Outcome, TimedOut, within
+from agent_engine.hooks.limits import Outcome, TimedOut
+from agent_engine.hooks.together import is_awaitable
 from agent_engine.hooks.workers import Errand, carry_back
 
 if TYPE_CHECKING:
     from agent_engine.hooks.dispatch import Dispatch, Ran
     from agent_engine.hooks.plan import Entry
     from agent_engine.hooks.site import Site
-
-_TOGETHER_S: Final = 0.001
-"""Parallel hooks share one thread for so long; what has not been started by then gets threads of its own."""
 
 
 class Stage:
@@ -109,124 +103,7 @@ class Stage:
 
     def _give_up(self, error: BaseException) -> None:
         entry = self._entries[self._next - 1]
-        self._dispatch.settle(self._ran or self._dispatch.unheard(entry), None, error)
-
-
-class _Item:
-    """One hook of a batch. ``started`` is None until a thread takes it; ``settled`` once its outcome is decided."""
-
-    __slots__ = ("context", "errand", "outcome", "ran", "settled", "started")
-
-    def __init__(self, ran: Ran, outcome: list[Any]) -> None:
-        self.ran = ran
-        self.outcome = outcome
-        self.context = contextvars.copy_context()
-        self.errand: Errand[None] | None = None
-        self.started: float | None = None
-        self.settled = False
-
-
-class Batch:
-    """Parallel sync hooks: a list of work that one thread begins, and that others share as soon as it takes longer."""
-
-    def __init__(self, site: Site, ended: Callable[[Ran], None]) -> None:
-        self._site = site
-        self._ended = ended
-        self._items: list[_Item] = []
-        self._errands: list[Errand[None]] = []
-        self._lock = threading.Lock()
-        self._next = 0
-
-    def add(self, ran: Ran, outcome: list[Any]) -> None:
-        """One hook more; ``outcome`` is filled with what it returned and what it raised."""
-        self._items.append(_Item(ran, outcome))
-
-    async def run(self) -> None:
-        """Until every hook has returned or is past its limit."""
-        if not self._items:
-            return
-        try:
-            self._start(1)
-            if not await self._errands[0].wait(_TOGETHER_S):
-                self._start(len(self._items) - self._next)
-            for errand in self._errands:
-                while not errand.left and not await errand.wait(self._nearest()):
-                    self._expire()
-        except BaseException:
-            self._close()
-            raise
-        await self._follow_up()
-
-    def _start(self, threads: int) -> None:
-        try:
-            for _ in range(threads):
-                errand: Errand[None] = Errand(lambda: None)
-                errand.does(partial(self._work, errand))
-                errand.start()
-                self._errands.append(errand)
-        except RuntimeError as error:
-            self._take_rest(error)
-
-    def _work(self, errand: Errand[None]) -> None:
-        """On a worker thread: whatever nobody has begun."""
-        while True:
-            with self._lock:
-                if self._next >= len(self._items):
-                    return
-                item = self._items[self._next]
-                self._next += 1
-                item.errand, item.started = errand, time.monotonic()
-                errand.deadline = item.started + item.ran.entry.limit
-            value, error = item.context.run(call, item.ran, self._site)
-            with self._lock:
-                if item.settled:
-                    return
-                item.settled = True
-                item.outcome.extend((value, error))
-                self._ended(item.ran)
-
-    def _nearest(self) -> float:
-        """Seconds until the first limit."""
-        with self._lock:
-            limits = [item.started + item.ran.entry.limit for item in self._items if item.started and not item.settled]
-        return max(min(limits, default=math.inf) - time.monotonic(), 0.0)
-
-    def _expire(self) -> None:
-        """Every hook past its limit has failed; its thread is not listened to any more."""
-        now = time.monotonic()
-        with self._lock:
-            for item in self._items:
-                if item.started is not None and not item.settled and now >= item.started + item.ran.entry.limit:
-                    item.settled = True
-                    item.outcome.extend((None, TimedOut()))
-                    late = item.errand
-                    assert late is not None
-                    late.left = True
-        for errand in self._errands:
-            if errand.left:
-                errand.leave(overran=True)
-
-    def _take_rest(self, error: BaseException) -> None:
-        """No thread could be had for what has not been begun."""
-        with self._lock:
-            for item in self._items[self._next :]:
-                item.settled = True
-                item.outcome.extend((None, error))
-            self._next = len(self._items)
-
-    def _close(self) -> None:
-        """The caller was cancelled: begin nothing more, and wait for nothing."""
-        with self._lock:
-            self._next = len(self._items)
-        for errand in self._errands:
-            errand.leave()
-
-    async def _follow_up(self) -> None:
-        """Await what a sync function gave back to be awaited."""
-        for item in self._items:
-            value, error = item.outcome
-            if error is None and is_awaitable(value):
-                item.outcome[:] = await in_context(item.context, within(value, item.ran.entry.limit))
+        self._dispatch.settle(self._ran or self._dispatch.heard(entry), None, error)
 
 
 def call(ran: Ran, site: Site) -> Outcome:
@@ -241,8 +118,3 @@ def call(ran: Ran, site: Site) -> Outcome:
         return None, interrupt
     except BaseException as error:  # noqa: BLE001 - an outcome
         return None, error
-
-
-def is_awaitable(value: Any) -> bool:
-    """True for what still has to be awaited before it is an answer."""
-    return value is not None and value is not True and inspect.isawaitable(value)

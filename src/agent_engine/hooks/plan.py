@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_engine.hooks.callbacks import Reader, reader_of
 from agent_engine.hooks.definition import CommandHook, FunctionHook, HookDefinition, WebhookHook
+from agent_engine.hooks.dispatch import Dispatch, let_through
 from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
-from agent_engine.hooks.folding import Folding
+from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
+from agent_engine.hooks.payloads import private_copy
+from agent_engine.hooks.quick import Position, call_all, relay, together, walk
 from agent_engine.hooks.site import Site
+from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
 if TYPE_CHECKING:
     from agent_engine.hooks.result import HookExecutionResult, Verdict
@@ -70,11 +75,25 @@ class Group:
     entries: tuple[Entry, ...]
     runs: tuple[tuple[Entry, ...], ...]
 
+    def after(self, position: int) -> list[Group]:
+        """What is left of a group behind one of its hooks."""
+        return _groups(self.entries[position + 1 :])
+
+
+class Way(Enum):
+    """How a plan is run: the general way, or a quick one where all its hooks are of one kind and have no conditions."""
+
+    GENERAL = auto()
+    INLINE = auto()
+    WALK = auto()
+    RELAY = auto()
+    TOGETHER = auto()
+
 
 class Plan:
     """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
 
-    __slots__ = ("_foldings", "entries", "event", "groups", "reader", "spec")
+    __slots__ = ("_calls", "_foldings", "_threads", "_way", "entries", "event", "groups", "reader", "spec")
 
     def __init__(self, event: HookEvent, entries: Sequence[Entry]) -> None:
         self.event = event
@@ -83,6 +102,9 @@ class Plan:
         self.groups = tuple(_groups(self.entries))
         self.reader: Reader = reader_of(self.spec)
         self._foldings: dict[type[Any], Folding] = {}
+        self._calls = tuple(entry.call for entry in self.entries)
+        self._threads = any(entry.kind == "worker" for entry in self.entries)
+        self._way = _way(self.spec, self.groups)
 
     def folding(self, payload: Any) -> Folding:
         """What may be changed in a payload of this one's type."""
@@ -98,14 +120,33 @@ class Plan:
         Raises:
             HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
         """
-        from agent_engine.hooks.dispatch import Dispatch
-
-        return await Dispatch(self, payload, site).run()
+        way = self._way
+        if way is Way.GENERAL or site.sink is not None or (self._threads and overrun() >= MOST_OVERRUN):
+            return await Dispatch(self, payload, site).run()
+        folding = self._foldings.get(type(payload)) or self.folding(payload)
+        before = folding.read(payload)
+        if not folding.flat:
+            before = private_copy(before)
+        if way is Way.TOGETHER:
+            said = await together(self.entries, payload, folding)
+            if said is not None:
+                return Dispatch(self, payload, site).settle_group(*said)
+            return let_through(payload, changed=False)
+        pending = iter(self._calls)
+        folding.lend(payload, pending)
+        position = Position(self.entries, pending)
+        if way is Way.INLINE:
+            outcome = call_all(pending, payload)
+        else:
+            outcome = await (walk if way is Way.WALK else relay)(pending, payload, folding, position)
+        folding.lend(payload, None)
+        if outcome is not None:
+            return await Dispatch(self, payload, site).go_on(folding.named(before), position.find(), *outcome)
+        after = folding.read(payload)
+        return let_through(payload, changed=after is not before and not same(after, before))
 
     async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
-        from agent_engine.hooks.dispatch import Dispatch
-
         one = Dispatch(self, payload, site, rows=[])
         verdict = await one.run()
         return verdict, one.rows or []
@@ -174,6 +215,23 @@ def _ref(hook: HookDefinition) -> str:
         if hook.ref is not None:
             return hook.ref
     return hook.name
+
+
+def _way(spec: EventSpec, groups: Sequence[Group]) -> Way:
+    if spec.managed or spec.event is HookEvent.ON_PERMISSION_ASK or len(groups) != 1:
+        return Way.GENERAL
+    group = groups[0]
+    kinds = {entry.kind for entry in group.entries}
+    if not all(entry.live and entry.when is None and not entry.managed for entry in group.entries):
+        return Way.GENERAL
+    if not group.sequential:
+        return Way.TOGETHER if kinds <= {"async", "worker"} else Way.GENERAL
+    ways: dict[frozenset[str], Way] = {
+        frozenset({"inline"}): Way.INLINE,
+        frozenset({"async"}): Way.WALK,
+        frozenset({"worker"}): Way.RELAY,
+    }
+    return ways.get(frozenset(kinds), Way.GENERAL)
 
 
 def _groups(entries: Sequence[Entry]) -> list[Group]:
