@@ -218,9 +218,19 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        tree = ast.parse(self.get_data(path), path)
+        tree = parse_source(self.get_data(path), path)
         tree = ast.fix_missing_locations(_Rename(self._space).visit(tree))
         return compile(tree, path, "exec", dont_inherit=True)
+
+
+def parse_source(source: bytes, path: str) -> ast.Module:
+    """The syntax tree of a file. Raises SyntaxError; ValueError and RecursionError for odd or very deep source."""
+    for _ in range(4):
+        try:
+            return ast.parse(source, path)
+        except SystemError:
+            continue  # CPython 3.11 miscounts its depth when two threads parse at once; the text is not at fault
+    return ast.parse(source, path)
 
 
 class _Rename(ast.NodeTransformer):

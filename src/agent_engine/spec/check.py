@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent_engine.hooks.errors import HookLoadError, HookRegistrationError
-from agent_engine.plugins.loader import LoadError, PluginSpace
+from agent_engine.plugins.loader import LoadError, PluginSpace, parse_source
 from agent_engine.plugins.manifest import Manifest, read_manifest
 from agent_engine.plugins.problems import Problem
 from agent_engine.spec.checks.prompts import used_resolvers
@@ -68,7 +68,7 @@ class _Project:
         """The syntax tree of a file; None, and a problem, where it is no Python."""
         if path not in self._trees:
             try:
-                self._trees[path] = ast.parse(path.read_bytes(), str(path))
+                self._trees[path] = parse_source(path.read_bytes(), str(path))
             except (SyntaxError, ValueError, RecursionError) as exc:
                 line = getattr(exc, "lineno", None) or 1
                 column = getattr(exc, "offset", None) or 1
