@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import ColumnElement, and_, func, literal_column, or_, select, text
 
 from agent_engine.records import schema
-from agent_engine.records.connect import cannot_open, engine_for
+from agent_engine.records.connect import cannot_open, engine_for, shown
 from agent_engine.records.migrate import HEAD, revision
-from agent_engine.records.settings import RecordsError, RecordSettings, split_address
+from agent_engine.records.settings import RecordsError, RecordSettings, shown_start, split_address
 from agent_engine.records.views import (
     Covered,
     HookStats,
@@ -56,7 +56,7 @@ class RecordReader:
             return cls(_load_lines(Path(base.removeprefix("jsonl:")).expanduser()))
         if not base.startswith(("sqlite:", "postgres")) or base == "sqlite:":
             raise ValueError(
-                f"{base.split('@')[0]!r} is no store that can be read; name sqlite:, postgresql: or jsonl:."
+                f"{shown_start(base)!r} is no store that can be read; name sqlite:, postgresql: or jsonl:."
             )
         reader = cls(engine_for(base, create=False))
         try:
@@ -66,7 +66,7 @@ class RecordReader:
             raise cannot_open(base, error) from error
         if found != HEAD:
             where = "nothing has been recorded there yet" if found is None else f"its tables are of revision {found}"
-            raise RecordsError(f"The store {base.split('@')[-1]} cannot be read: {where}.")
+            raise RecordsError(f"The store {shown(base)} cannot be read: {where}.")
         return reader
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
@@ -112,9 +113,13 @@ def seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-def default_store(environ: Mapping[str, str] = os.environ) -> str:
-    """The address agentctl uses where none is given: AGENT_ENGINE_RECORDS, else a SQLite file under the work folder."""
-    return environ.get(STORE) or "sqlite:.agent-engine/records.db"
+def default_store(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The address agentctl and serve use where none is given.
+
+    AGENT_ENGINE_RECORDS, else a SQLite file in ``.agent_engine`` beside the system's file, or in the work folder.
+    """
+    folder = (config.resolve().parent if config is not None else Path()) / ".agent_engine"
+    return environ.get(STORE) or f"sqlite:{folder / 'records.db'}"
 
 
 def _with_option(settings: RecordSettings, name: str, value: str) -> RecordSettings:
@@ -154,3 +159,8 @@ def _redaction(ref: str) -> Redaction:
         raise ValueError(f"redact={ref!r} is no function.")
     redaction: Redaction = found
     return redaction
+
+
+def shown_start(address: str) -> str:
+    """The start of an address that is not understood: what follows may be a password."""
+    return address.split("@")[0].split("//")[0][:40]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_engine.records.settings import RecordSettings, split_address
+from agent_engine.records.settings import RecordSettings, shown_start, split_address
 from agent_engine.records.writer import StoreJournal
 
 ADDRESSES = "none, memory, jsonl:PATH, sqlite:PATH, postgresql://USER@HOST/DATABASE, otel"
@@ -29,8 +29,3 @@ def open_store_journal(address: str, settings: RecordSettings | None = None) -> 
 
         return StoreJournal(lambda: SqlSink(base, chosen), chosen, shown(base))
     raise ValueError(f"{shown_start(base)!r} is no store of records; write one of {ADDRESSES}.")
-
-
-def shown_start(address: str) -> str:
-    """The start of an address that is not understood: what follows may be a password."""
-    return address.split("@")[0].split("//")[0][:40]

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from agent_engine.records import audit, schema
 from agent_engine.records.audit import ChainCheck, Head, Verification
+from agent_engine.records.connect import shown
 from agent_engine.records.facts import FIELDS, HOOK_IDENTITY
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, split_address
@@ -198,7 +199,7 @@ def _records_query() -> Select[Any]:
 def _stored_head(connection: Connection, address: str) -> Head:
     seq, mac, audited = connection.execute(select(schema.heads.c.seq, schema.heads.c.mac, schema.heads.c.audited)).one()
     if not audited:
-        raise RecordsError(f"The store {address.split('@')[-1]} is no audit log; it was not opened with audit=on.")
+        raise RecordsError(f"The store {shown(address)} is no audit log; it was not opened with audit=on.")
     return Head(seq, mac)
 
 

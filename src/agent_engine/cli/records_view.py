@@ -1,0 +1,171 @@
+"""How ``agentctl records`` shows what it found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from agent_engine.records.views import Covered, HookStats, Record, RunDetail, Step, Totals
+
+COLUMNS = ("time", "run", "agent", "event", "step", "hook", "decision", "became", "reason", "ms", "record")
+
+
+def record_row(record: Record) -> tuple[str, ...]:
+    from agent_engine.records.views import iso
+
+    return (
+        iso(record.at)[11:23], (record.run_id or "")[:8], record.agent or "", record.event, record.step_name or "",
+        record.hook_name, decision_of(record), record.became, record.reason or "", f"{record.duration_ms:.2f}",
+        record.record_id,
+    )  # fmt: skip
+
+
+def decision_of(record: Record) -> str:
+    return f"{record.decision} (shadow)" if record.shadow else record.decision
+
+
+def print_record(record: Record, as_json: bool) -> None:
+    if as_json:
+        print_lines([record.to_dict()])
+    else:
+        typer.echo("  ".join(plain(part) for part in record_row(record) if part))
+
+
+def print_lines(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        typer.echo(json.dumps(row, ensure_ascii=False, default=dict))
+
+
+def print_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in header:
+        table.add_column(name, overflow="fold", no_wrap=name in ("time", "run", "record", "started"))
+    for row in rows:
+        styles = _STYLES.get(row[6], "") if header is COLUMNS else ""
+        table.add_row(*(Text(plain(part)) for part in row), style=styles)
+    console.print(table)
+
+
+_STYLES = {"deny": "red", "failed": "yellow", "ask": "cyan", "modify": "blue"}
+
+
+def print_fields(shown: dict[str, Any]) -> None:
+    for name, value in shown.items():
+        if value is None or value == [] or value == {}:
+            continue
+        if name == "payloads":
+            for which, body in value.items():
+                typer.echo(f"payload {which}:")
+                typer.echo(plain(json.dumps(body, indent=2, ensure_ascii=False), keep="\n"))
+            continue
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        typer.echo(f"{name.replace('_', ' '):>14}  {plain(text)}")
+
+
+def print_run(detail: RunDetail) -> None:
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    run = detail.run
+    who = " ".join(part for part in (run.user_id, run.organization_id) if part)
+    tree = Tree(Text(plain(f"{run.run_id}  {run.system or ''}  {run.status}  {who}")))
+
+    def grow(below: Tree, step: Step) -> None:
+        took = "" if step.duration_ms is None else f"  {step.duration_ms:.1f} ms"
+        by = f" by {step.refused_by}" if step.refused_by else ""
+        bare = "  no gate saw it" if step.ungated else ""
+        branch = below.add(Text(plain(f"{step.kind} {step.name}  {step.outcome}{by}{took}{bare}")))
+        for record in step.records:
+            _add_record(branch, record)
+        for child in step.children:
+            grow(branch, child)
+
+    for record in detail.records:
+        _add_record(tree, record)
+    for root in detail.roots:
+        grow(tree, root)
+    Console(highlight=False).print(tree)
+
+
+def _add_record(tree: Any, record: Record) -> None:
+    from rich.text import Text
+
+    reason = f": {record.reason}" if record.reason else ""
+    changed = f" ({', '.join(record.changed)})" if record.changed else ""
+    line = f"{record.event}  {record.hook_name}  {decision_of(record)}{changed}{reason}  {record.duration_ms:.2f} ms"
+    tree.add(Text(plain(line), style=_STYLES.get(record.decision, "dim")))
+
+
+def run_dict(detail: RunDetail) -> dict[str, Any]:
+    from agent_engine.records.views import iso
+
+    def step_dict(step: Step) -> dict[str, Any]:
+        plain = {name: getattr(step, name) for name in step.__slots__ if name not in ("records", "children", "key")}
+        plain["records"] = [record.to_dict() for record in step.records]
+        plain["steps"] = [step_dict(child) for child in step.children]
+        return plain
+
+    run = {name: getattr(detail.run, name) for name in detail.run.__slots__ if name != "key"}
+    return {
+        **run,
+        "started_at": iso(detail.run.started_at),
+        "records": [record.to_dict() for record in detail.records],
+        "steps": [step_dict(step) for step in detail.roots],
+    }
+
+
+def stats_dict(totals: Totals, hooks: list[HookStats], covered: list[Covered]) -> dict[str, Any]:
+    return {
+        **{name: getattr(totals, name) for name in totals.__slots__},
+        "hooks": [
+            {
+                "event": one.event, "hook": one.hook_name, "source": one.source, "priority": one.priority,
+                "decisions": one.decisions, "refusal_rate": round(one.refusal_rate, 4),
+                "p50_ms": round(one.percentile(0.5), 3), "p95_ms": round(one.percentile(0.95), 3),
+                "p99_ms": round(one.percentile(0.99), 3),
+            }
+            for one in hooks
+        ],
+        "coverage": [
+            {"kind": one.kind, "name": one.name, "agent": one.agent, "unheard": list(one.unheard),
+             "ungated": one.ungated, "count": one.count}
+            for one in covered
+        ],
+    }  # fmt: skip
+
+
+def write_rows(rows: Iterable[dict[str, Any]], form: str, file: Any) -> None:
+    if form == "jsonl":
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=True) + "\n")
+        return
+    import csv
+
+    writer: Any = None
+    for row in rows:
+        flat = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        if writer is None:
+            writer = csv.DictWriter(file, list(flat))
+            writer.writeheader()
+        writer.writerow({name: _cell(value) for name, value in flat.items()})
+
+
+def _cell(value: Any) -> Any:
+    # A spreadsheet would run a text that begins like a formula; reasons and names come from strangers.
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def plain(text: str, keep: str = "") -> str:
+    """Text without control characters: names and reasons must not steer the terminal."""
+    return "".join(char if char.isprintable() or char in keep else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,154 @@
+"""``agentctl records`` and ``agentctl replay``, as a person calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.records.build import hook_run, payload, record, run, tool_step
+from typer.testing import CliRunner, Result
+
+from agent_engine.cli.main import app
+from agent_engine.hooks.registry import HookRegistry, get_default_registry, set_default_registry
+from agent_engine.records.settings import AUDIT_KEY
+
+
+def agentctl(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store with one refused, one plain and one bare tool call."""
+    address = f"sqlite:{tmp_path / 'records.db'}"
+    refusal = hook_run("guard", "deny", reason="\x1b[31mno [bold]deletes[/bold]", before=payload(path="/etc"))
+    refused = tool_step("r1", name="delete", hooks=[refusal], outcome="refused", refused_by="guard")
+    plain = tool_step("r2", hooks=[hook_run(before=payload(path="/tmp"))])
+    bare = tool_step("r3", name="free", unheard=["before_tool", "before_tool_call"])
+    entries = [*run("r1", refused), *run("r2", plain), *run("r3", bare)]
+    asyncio.run(record(address, entries, capture=frozenset({"*"})))
+    return address
+
+
+def test_list_shows_what_became_of_each_step_and_filters(store: str) -> None:
+    shown = agentctl("records", "list", "--store", store)
+    assert shown.exit_code == 0
+    assert "refused by guard" in shown.output
+    assert "[bold]deletes[/bold]" in shown.output
+    assert "\x1b" not in shown.output
+    only = agentctl("records", "list", "--store", store, "--decision", "deny", "--tool", "delete", "--json")
+    (row,) = [json.loads(line) for line in only.output.splitlines()]
+    assert (row["hook_name"], row["became"], row["run_id"]) == ("guard", "refused by guard", "r1")
+    assert agentctl("records", "list", "--store", store, "--hook", "nobody").output == "No records match.\n"
+    runs = agentctl("records", "list", "--store", store, "--runs", "--decision", "deny", "--json")
+    assert [json.loads(line)["run_id"] for line in runs.output.splitlines()] == ["r1"]
+
+
+def test_show_tells_a_record_and_a_run(store: str) -> None:
+    tree = agentctl("records", "show", "r3", "--store", store).output
+    assert "tool free" in tree
+    assert "no gate saw it" in tree
+    listed = agentctl("records", "list", "--store", store, "--run", "r1", "--json")
+    record_id = json.loads(listed.output)["record_id"]
+    shown = agentctl("records", "show", record_id, "--store", store, "--json")
+    assert json.loads(shown.output)["payloads"]["before"]["tool_input"] == {"path": "/etc"}
+    assert "payload before" in agentctl("records", "show", record_id, "--store", store).output
+    assert (
+        json.loads(agentctl("records", "show", "r1", "--store", store, "--json").output)["steps"][0]["kind"] == "agent"
+    )
+    missing = agentctl("records", "show", "nothing", "--store", store)
+    assert missing.exit_code == 1
+
+
+def test_stats_count_and_name_what_no_gate_saw(store: str) -> None:
+    shown = agentctl("records", "stats", "--store", store).output
+    assert "3 runs (0 open), 2 records: 1 denied" in shown
+    assert "No gate saw 1 of tool free in main." in shown
+    as_data = json.loads(agentctl("records", "stats", "--store", store, "--json").output)
+    assert as_data["hooks"][0]["decisions"] == {"allow": 1, "deny": 1}
+
+
+def test_tail_once_and_export(store: str, tmp_path: Path) -> None:
+    tail = agentctl("records", "tail", "--store", store, "--no-follow", "--json")
+    assert [json.loads(line)["run_id"] for line in tail.output.splitlines()] == ["r1", "r2"]
+    out = tmp_path / "out.csv"
+    assert agentctl("records", "export", "--store", store, "-o", str(out), "--format", "csv").exit_code == 0
+    with out.open(newline="") as file:
+        assert [row["decision"] for row in csv.DictReader(file)] == ["deny", "allow"]
+    lines = agentctl("records", "export", "--store", store, "--payloads").output.splitlines()
+    assert json.loads(lines[1])["payloads"]["before"]["tool_input"] == {"path": "/tmp"}
+
+
+def test_verify_holds_and_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"jsonl:{tmp_path / 'audit.jsonl'}"
+    monkeypatch.setenv(AUDIT_KEY, "k")
+    asyncio.run(record(address, run("r1", tool_step("r1", hooks=[hook_run()])), audit=True))
+    head = agentctl("records", "head", "--store", address).output.strip()
+    good = agentctl("records", "verify", "--store", address, "--head", head)
+    assert good.exit_code == 0
+    assert "The log holds" in good.output
+    path = tmp_path / "audit.jsonl"
+    path.write_text(path.read_text().replace('"allow"', '"deny"'))
+    bad = agentctl("records", "verify", "--store", address)
+    assert bad.exit_code == 1
+    assert "was changed, moved or put in later" in bad.output
+    monkeypatch.delenv(AUDIT_KEY)
+    assert agentctl("records", "verify", "--store", address).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["list", "--store", "sqlite:/nowhere/none.db"], 1, "There are no records at"),
+        (["list", "--store", "mysql://u:secret@h/x"], 2, "is no store that can be read"),
+        (["list", "--event", "before_tol"], 2, "Unknown hook event"),
+        (["list", "--decision", "maybe"], 2, "is no decision"),
+        (["list", "--since", "soon"], 2, "is no duration"),
+        (["verify", "--head", "zzz"], 2, "is no head"),
+        (["export", "--format", "xml"], 2, "There is no format"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(
+    words: list[str], code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(AUDIT_KEY, "k")
+    done = agentctl("records", *words)
+    assert done.exit_code == code
+    assert says in done.output
+    assert "secret" not in done.output
+
+
+def test_replay_shows_what_a_changed_policy_would_do(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new_policy_for_replay.py").write_text(
+        "from agent_engine.hooks import add_hook\n"
+        "@add_hook('before_tool', name='guard', sequential=True)\n"
+        "def guard(event):\n"
+        "    return 'closed' if event.tool_input['path'] == '/tmp' else None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = get_default_registry()
+    set_default_registry(HookRegistry())
+    try:
+        done = agentctl("replay", "--import", "new_policy_for_replay", "--store", store, "--fail")
+    finally:
+        set_default_registry(before)
+        sys.modules.pop("new_policy_for_replay", None)
+    assert done.exit_code == 1
+    assert "2 calls: 0 decided as before, 2 otherwise." in done.output
+    assert "hook guard at before_tool: allow → deny  1" in done.output
+    assert "before_tool search: deny → allow  1" in done.output
+    assert "now: closed (guard)" in done.output
+
+
+def test_replay_needs_hooks_and_payloads(store: str) -> None:
+    assert agentctl("replay", "--store", store).exit_code == 2
+    missing = agentctl("replay", "--import", "no_such_module_here", "--store", store)
+    assert missing.exit_code == 1
+    assert "no_such_module_here" in missing.output
