@@ -41,22 +41,37 @@ async def _together(
     resumed: Resumed | None,
     gate: asyncio.Semaphore | None,
 ) -> list[ToolOutcome]:
-    task = asyncio.current_task()
-    cancels = task.cancelling() if task is not None else 0
-    failure: BaseException
+    # Not a TaskGroup: until Python 3.13 one that fails while it is being left keeps its caller's count of cancellations
+    # raised, and a time limit further out then takes its own end for somebody else's.
+    loop = asyncio.get_running_loop()
+    tasks = [
+        loop.create_task(_gated(gate, turn, call, offered, resumed), context=contextvars.copy_context())
+        for call in calls
+    ]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(_gated(gate, turn, call, offered, resumed), context=contextvars.copy_context())
-                for call in calls
-            ]
-        return [done.result() for done in tasks]
-    except BaseExceptionGroup as errors:
-        # Cancelled from outside while a call was failing: the cancellation is what its caller waits for.
-        cancelled = task is not None and task.cancelling() > cancels
-        failure = asyncio.CancelledError() if cancelled else _first(errors)
-    # Raised outside the handler: its own context, the error that it met on its way, must stay its context.
-    raise failure
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        await _stop(tasks)
+    failure = next((error for task in tasks if not task.cancelled() and (error := task.exception()) is not None), None)
+    if failure is not None:
+        raise failure
+    return [task.result() for task in tasks]
+
+
+async def _stop(tasks: Sequence[asyncio.Task[ToolOutcome]]) -> None:
+    """Cancel what still runs and wait for its closing events, which have a time limit of their own."""
+    running = {task for task in tasks if not task.done()}
+    for task in running:
+        task.cancel()
+    again: asyncio.CancelledError | None = None
+    while running:
+        try:
+            _, running = await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            again = error
+            running = {task for task in running if not task.done()}
+    if again is not None:
+        raise again
 
 
 async def _gated(
@@ -73,10 +88,3 @@ async def _one(turn: Turn, call: ToolCall, offered: frozenset[str], resumed: Res
     if known is not None and "done" in known:
         return ToolOutcome(**known["done"])
     return await call_tool(turn, call, offered, known)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
