@@ -211,12 +211,18 @@ class HooksManager:
         Raises:
             FileExistsError: there is one, and ``force`` is not set.
         """
-        path = self.config_path
+        path = self.write_example(self.workspace_path, force=force)
+        self.reload()
+        return path
+
+    @staticmethod
+    def write_example(workspace_path: Path, force: bool = False) -> Path:
+        """The same without a manager, for a file that may be broken."""
+        path = workspace_path / CONFIG_PATH
         if path.exists() and not force:
             raise FileExistsError(f"{path} exists; it was left as it is")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(EXAMPLE, indent=2) + "\n", "utf-8")
-        self.reload()
         return path
 
     def _entries(self, event: str) -> list[Entry]:
