@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,6 +35,7 @@ def list_waiting(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List what waits for an answer, oldest first."""
+    from agent_engine.cli.console import ask_of, describe_ask
     from agent_engine.cli.waiting import waiting_runs
 
     load_env_file(env)
@@ -50,7 +51,7 @@ def list_waiting(
     for run in runs:
         typer.echo(f"{run.run_id}  {_age(run.saved_at)}{'  (too old: a no)' if run.expired else ''}")
         for ask in run.asks:
-            typer.echo(f"  {run.run_id}:{ask['call_id']}  {_ask_text(ask)}")
+            typer.echo(f"  {run.run_id}:{ask['call_id']}  {describe_ask(ask_of(ask))}")
     if not runs:
         typer.echo("Nothing waits for an approval.")
 
@@ -105,13 +106,6 @@ def _pick(runs: list[WaitingRun], beginning: str) -> WaitingRun | None:
     if len(found) > 1:
         raise typer.BadParameter(f"{len(found)} waiting runs begin with '{beginning}'; give more of the id.")
     return found[0] if found else None
-
-
-def _ask_text(ask: dict[str, Any]) -> str:
-    from agent_engine.cli.console import describe_ask
-    from agent_engine.runtime.approvals import ToolApproval
-
-    return describe_ask(ToolApproval(**{name: ask[name] for name in ToolApproval.__slots__ if name in ask}))
 
 
 def _age(saved_at: float | None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from agent_engine.runtime.approvals import ToolApproval
@@ -56,6 +56,13 @@ def describe_ask(ask: ToolApproval) -> str:
     reason = f": {ask.reason}" if ask.reason else ""
     agent = f"{ask.agent} wants to call " if ask.agent else ""
     return f"{agent}{ask.tool_name}({arguments}){where}{reason}{by}"
+
+
+def ask_of(fields: Mapping[str, Any]) -> ToolApproval:
+    """An ask from its stored or sent form; what it does not know is left out."""
+    from agent_engine.runtime.approvals import ToolApproval
+
+    return ToolApproval(**{name: fields[name] for name in ToolApproval.__slots__ if name in fields})
 
 
 def _short(value: object) -> str:

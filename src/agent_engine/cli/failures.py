@@ -26,7 +26,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {_os_text(error)}", PROBLEM
     if type(error).__module__.startswith("agent_engine."):
-        return _sentence(error), FAILED
+        return _sentence(error), getattr(error, "exit_code", FAILED)
     if isinstance(error, LookupError | PermissionError | ValueError) and _raised_here(error):
         return _sentence(error), USAGE
     return (
