@@ -31,6 +31,7 @@ note package page product project recipe repository table team ticket tool topic
 """
 FREE_TEXT = frozenset(_FREE_TEXT.split())
 _KINDS = frozenset(_KINDS_OF_THINGS.split())
+_NOT_GUESSED = frozenset({"url", "uri", "link", "href", "email", "mail", "expression", "formula", "calculation"})
 _CODE_WORDS = ("python", "module", "function", "class", "method", "api", "documentation", "library", "code")
 
 
@@ -95,7 +96,7 @@ def _names(text: str) -> list[str]:
         found += re.findall(rf"\b([A-Za-z_][\w.-]*)\s+{kind}\b", text)
         found += re.findall(rf"\b{kind}s?\s+(?:named|called|titled)\s+([A-Za-z_][\w.-]*\w)", text)
         found += re.findall(
-            rf"\b{kind}\s+([A-Za-z_][\w.-]*\w)(?=\s*(?:[?.!,;]|$|\b(?:do|does|is|has|say|says|offer|mean)))", text
+            rf"\b{kind}\s+([A-Za-z_][\w.-]*\w)(?=\s*(?:[?.!,;]|$|\b(?:do|does|is|has|say|says|offer|mean|for)))", text
         )
     found += re.findall(
         r"\b(?:version|purpose|use|job|meaning|documentation|docs) (?:of|for) (?:the )?([A-Za-z_][\w.-]*\w)", text
@@ -225,7 +226,7 @@ def _several(items: Mapping[str, Any], asked: Asked, lead: str | None, required:
 def _text(name: str, rule: Mapping[str, Any], asked: Asked, lead: str | None, required: bool) -> Found:
     words = {word.lower() for word in re.findall(r"[A-Za-z][a-z]*", name)}
     special = _special(words, rule, asked)
-    if special is not None:
+    if special is not None or words & _NOT_GUESSED:
         return special
     if is_free_text(name):
         return (asked.text, 0.6) if required or words & {"query", "question", "message", "search"} else None
@@ -263,7 +264,10 @@ def _best_name(rule: Mapping[str, Any], asked: Asked) -> str | None:
     """The thing that the message names and that looks most like the examples in the parameter's description."""
     examples = re.findall(r"(?:such as|e\.g\.,?|for example,?|like) ([\w.-]*\w)", str(rule.get("description", "")))
     examples += [str(one) for one in rule.get("examples") or ()]
-    candidates = [value for value in [*asked.quoted, *asked.names, *asked.proper] if _fits(value, rule)]
+    quoted = next((value for value in asked.quoted if _fits(value, rule)), None)
+    if quoted is not None:
+        return quoted
+    candidates = [value for value in [*asked.names, *asked.proper] if _fits(value, rule)]
     if not candidates:
         return None
     shapes = [_shape(example) for example in examples]
