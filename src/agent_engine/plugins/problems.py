@@ -43,6 +43,10 @@ class Problem:
         }
 
 
+_LONGEST_WORD = 100
+_MOST_CHOICES = 500
+
+
 class SpecError(Exception):
     """A declared system that cannot be used. ``problems`` lists every fault, in the order of the file."""
 
@@ -57,12 +61,14 @@ class SpecError(Exception):
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that ``word`` was most likely meant to be, or None where nothing is close."""
     options = sorted(set(choices))
-    if not word or len(word) > 100:
+    if not word or len(word) > _LONGEST_WORD:
         return None
     folded = {option.casefold().replace("-", "_"): option for option in reversed(options)}
     key = word.casefold().replace("-", "_")
     if key in folded:
         return folded[key]
+    if len(folded) > _MOST_CHOICES:
+        return None
     hits = difflib.get_close_matches(key, list(folded), n=1, cutoff=0.6)
     return folded[hits[0]] if hits else None
 

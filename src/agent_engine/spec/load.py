@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Loaded:
     """A system that can be built.
 
-    ``problems`` holds warnings alone; ``path`` is the file it was read from; ``data`` is what it said, with variables
-    filled.
+    ``problems`` holds warnings alone; ``path`` is the file it was read from; ``data`` is what it said, with
+    ``${NAME}`` as it stands there.
     """
 
     system: System
@@ -110,7 +110,7 @@ def examine_document(
     if system is None:
         return None, _in_order(problems)
     problems = _in_order([*problems, *_impossible_hooks(system, check, problems)])
-    return Loaded(system, tuple(problems), document.positions, path, environ, filled), problems
+    return Loaded(system, tuple(problems), document.positions, path, environ, document.data), problems
 
 
 def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> list[Problem]:
@@ -119,10 +119,11 @@ def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> 
     from agent_engine.spec.hooks import definition
 
     found: list[Problem] = []
+    told = {one.path.partition("]")[0] + "]" for one in problems if one.path.startswith("hooks.")}
     for event, entries in system.hooks.items():
         for index, entry in enumerate(entries):
             name = f"hooks.{event}[{index}]"
-            if hook_event(event) is None or any(one.path.startswith(name) for one in problems):
+            if hook_event(event) is None or name in told:
                 continue
             try:
                 definition(event, entry, folder=check.folder, source=check.file)

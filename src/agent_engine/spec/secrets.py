@@ -27,7 +27,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
 )
 KNOWN = tuple((name, re.compile(pattern)) for name, pattern in _KNOWN)
 _BEARER = re.compile(r"\b(?:[Bb]earer|BEARER|Basic)\s+([A-Za-z0-9._~+/=-]{6,})")
-_URL_LOGIN = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@")
+_URL_LOGIN = re.compile(r"://[^/\s:@]{0,200}:([^/\s@]{1,1000})@")
 _ASSIGNED = re.compile(r"(?:^|[?&;\s])-{0,2}([A-Za-z][A-Za-z0-9_-]*)=([^&\s\"']+)")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _SECRET_ENDS = frozenset(

@@ -10,7 +10,8 @@ from pathlib import Path
 MAX_PROMPT_BYTES = 512 * 1024
 
 # Only what looks like a name is a placeholder: JSON and code in double braces stay as they are.
-_PLACEHOLDER = re.compile(r"\{\{[ \t]*([A-Za-z_][\w.\- \t]*?)[ \t]*\}\}")
+_PLACEHOLDER = re.compile(r"\{\{([^{}\n]{1,200})\}\}")
+_NAME = re.compile(r"[A-Za-z_][\w.\- \t]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class Found:
 
 def names_in(text: str) -> Iterator[Found]:
     for match in _PLACEHOLDER.finditer(text):
-        yield Found(match.group(1), match.start())
+        name = match.group(1).strip()
+        if _NAME.match(name):
+            yield Found(name, match.start())
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """The text with each known name replaced once; values are not looked through again."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group()), text)
+    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1).strip(), match.group()), text)
 
 
 def read_prompt(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_engine.spec.compose import DocPath
 
-VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}")
 BROKEN = re.compile(r"\$\{")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_engine.plugins.problems import Problem, Severity
+from agent_engine.plugins.problems import Problem, Severity, did_you_mean
 from agent_engine.spec.compose import DocPath, PathPart, dotted
 from agent_engine.spec.document import Positions
 
@@ -23,6 +23,12 @@ class Check:
     environ: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
     reachable: set[str] = field(default_factory=set)
+    hints: int = 100
+
+    def meant(self, word: str, choices: Iterable[str]) -> str:
+        """As :func:`did_you_mean`; a file with very many faults gets no more hints, for looking them up is dear."""
+        self.hints -= 1
+        return did_you_mean(word, choices) if self.hints >= 0 else ""
 
     def note(
         self,

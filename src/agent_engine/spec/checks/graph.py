@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_engine.plugins.problems import did_you_mean
 from agent_engine.spec.checks.context import Check
 from agent_engine.spec.compose import DocPath
 from agent_engine.spec.system import is_id
@@ -79,7 +78,7 @@ def _meant(check: Check, name: str) -> str:
         return "; it is a tool: list it under tools of an agent"
     if name in check.section("mcps"):
         return "; it is an MCP server: list it under mcps of an agent"
-    return did_you_mean(name, check.node_ids())
+    return check.meant(name, check.node_ids())
 
 
 def _unreachable(check: Check) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from agent_engine.plugins.loader import is_ref
 from agent_engine.plugins.manifest import MANIFEST, read_manifest
-from agent_engine.plugins.problems import did_you_mean, nearest
+from agent_engine.plugins.problems import nearest
 from agent_engine.spec.checks.context import Check
 from agent_engine.spec.compose import DocPath
 from agent_engine.spec.events import ON_CONFIG, event_names, hook_event, target_of
@@ -32,7 +32,8 @@ def _event(check: Check, event: str) -> None:
         check.note(("hooks", event), ON_CONFIG, key=True, shape=True)
     elif hook_event(event) is None:
         names = event_names()
-        hit = nearest(event, names)
+        check.hints -= 1
+        hit = nearest(event, names) if check.hints >= 0 else None
         end = f"; did you mean '{hit}'?" if hit else f"; events are {', '.join(names)}"
         check.note(("hooks", event), f"unknown event{end}", key=True, shape=True)
 
@@ -110,7 +111,8 @@ def _plugins(check: Check) -> None:
         if not isinstance(plugin, str) or not plugin or plugin in manifest.hooks or plugin in missing:
             continue
         missing.add(plugin)
-        hit = did_you_mean(plugin, manifest.hooks) if nearest(plugin, manifest.hooks) else ""
+        near = nearest(plugin, manifest.hooks) if len(missing) < 100 else None
+        hit = f"; did you mean '{near}'?" if near else ""
         example = re.sub(r"\W", "_", plugin)
         advice = f'; add `{plugin} = "plugins.hooks.{example}:Class"` there, or run agentctl generate'
         what = f"the plugin '{plugin}' is not in [hooks.plugins] of {MANIFEST}{hit or advice}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_engine.plugins.problems import Problem, did_you_mean, shown
+from agent_engine.plugins.problems import Problem, shown
 from agent_engine.spec.checks.context import Check, words
 from agent_engine.spec.compose import DocPath, dotted
 from agent_engine.spec.markers import PROMPT_MARKER
@@ -79,7 +79,7 @@ def _prompt(check: Check, node: str, block: dict[str, Any], value: str, path: Do
         if found.name in others:
             what = f"{{{{ {found.name} }}}} is a resolver that '{node}' does not list; add it to its resolvers"
         else:
-            what = f"{{{{ {found.name} }}}} is no resolver{did_you_mean(found.name, usable | others)}"
+            what = f"{{{{ {found.name} }}}} is no resolver{check.meant(found.name, usable | others)}"
         _inside(check, file, text, found.start, path, what)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
-from agent_engine.plugins.problems import did_you_mean
 from agent_engine.spec.checks.context import Check, words
 from agent_engine.spec.compose import DocPath
 
@@ -39,7 +39,7 @@ def run(check: Check, *, files: bool) -> None:
 
 
 def _named(check: Check, kind: str, value: Any, path: DocPath) -> set[str]:
-    declared = check.node_ids() if kind == "agents" else list(check.section(kind))
+    declared = dict.fromkeys(check.node_ids() if kind == "agents" else check.section(kind))
     seen: set[str] = set()
     for index, name in words(value):
         place = path if index is None else (*path, index)
@@ -51,7 +51,7 @@ def _named(check: Check, kind: str, value: Any, path: DocPath) -> set[str]:
     return seen
 
 
-def _elsewhere(check: Check, kind: str, name: str, declared: list[str]) -> str:
+def _elsewhere(check: Check, kind: str, name: str, declared: Collection[str]) -> str:
     for other in ("tools", "mcps", "resolvers"):
         if other != kind and name in check.section(other):
             return f"; '{name}' is {_HOMES[other]}: list it under {other}"
@@ -59,7 +59,7 @@ def _elsewhere(check: Check, kind: str, name: str, declared: list[str]) -> str:
         return f"; '{name}' is a node: say in graph who stands under whom"
     if not declared:
         return f"; declare it under {'agents or orchestrators' if kind == 'agents' else kind} at the top level"
-    return did_you_mean(name, declared)
+    return check.meant(name, declared)
 
 
 def _roots(check: Check, *, files: bool) -> None:
