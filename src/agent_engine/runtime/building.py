@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.events import HookEvent
@@ -101,6 +102,11 @@ class _Builder:
         await self._config()
         instances = await self._plugins()
         tools, models, prompts = self._code(instances)
+        from agent_engine.models.base import close_model
+
+        for model in models.made:
+            if model is not models.override:  # the caller's own is the caller's to close
+                self.stack.push_async_callback(_quietly, "closing a model", partial(close_model, model))
         await self._setup(sorted({model.provider for model in models.made}))
         clients = await self._servers(tools)
         from agent_engine.runtime.graph import GraphBuilder, limits_of
