@@ -6,7 +6,7 @@ PYTHON   ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
               $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 QUESTION ?=
 EXTRAS   := server,postgres,credentials,otel,anthropic,openai
-PARALLEL ?= -n 2
+PARALLEL ?= -n 2 --dist loadgroup
 EXAMPLES := $(wildcard examples/*/agents.yaml)
 
 .PHONY: help demo test check format bench mutants clean

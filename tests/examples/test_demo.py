@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_engine import AuthContext, Engine, RunContext
+
+pytestmark = pytest.mark.xdist_group("assistant")
+
 ASSISTANT = Path(__file__).resolve().parents[2] / "examples" / "enterprise-knowledge-assistant"
 KEY = "a-key-for-these-tests-alone-4711"
 PLANTED = re.search(r"sk-\S+", (ASSISTANT / "notes" / "search-service-access.md").read_text(encoding="utf-8")).group()
@@ -115,14 +119,22 @@ def test_the_account_is_plain_text_where_it_is_piped(tour):
         ("Read the onboarding note.", "Ask for your accounts on the first day", 'read_note(title="onboarding")'),
     ],
 )
-def test_another_question_works_the_same(question, answer, source):
-    done = demo("--question", question)
-    assert done.returncode == 0, done.stderr
-    assert answer in done.stdout
-    assert f"Source: {source}" in done.stdout
+async def test_another_question_works_the_same(engine, question, answer, source):
+    result = await engine.run(question)
+    assert answer in result.answer
+    assert f"Source: {source}" in result.answer
 
 
-def test_the_account_for_machines_is_one_object_a_line():
+async def test_a_protected_agent_exists_for_operators_alone(engine):
+    question = "How much disk space is free on the machine?"
+    assert "machine_report" not in (await engine.run(question)).answer
+    operator = RunContext(user_id="ada", auth_context=AuthContext(roles=("operator",)))
+    result = await engine.run(question, context=operator)
+    assert "Source: machine_report()" in result.answer
+    assert result.visited == ("assistant", "operations")
+
+
+def test_one_question_of_ones_own_for_machines_is_one_object_a_line():
     done = demo("--json", "--question", "Delete the note about the retired importer.", PRIVATE_PACKAGES_API_KEY=KEY)
     assert done.returncode == 0
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -132,6 +144,15 @@ def test_the_account_for_machines_is_one_object_a_line():
     denied = [line for line in lines if line["type"] == "hook" and line["decision"] == "deny"]
     assert [line["hook"] for line in denied] == ["keep_notes"]
     assert KEY not in done.stderr
+
+
+@pytest.fixture
+async def engine(addresses, monkeypatch):
+    """The example built in this process, with the servers of this session."""
+    for name, value in {**addresses, "PRIVATE_PACKAGES_API_KEY": KEY}.items():
+        monkeypatch.setenv(name, value)
+    async with Engine.from_yaml(ASSISTANT / "agents.yaml") as built:
+        yield built
 
 
 def ports_of(text: str) -> list[int]:
@@ -149,7 +170,7 @@ def test_the_servers_are_stopped_with_the_demo(tour):
     assert not any(listens(port) for port in ports)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopping_the_demo_leaves_no_process(number):
     running = subprocess.Popen(
         [sys.executable, str(ASSISTANT / "demo.py")],

@@ -14,6 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp import Client
 
+pytestmark = pytest.mark.xdist_group("assistant")
+
 SERVERS = Path(__file__).resolve().parents[2] / "examples" / "enterprise-knowledge-assistant" / "servers"
 KEY = "a-key-for-these-tests-alone-4711"
 
