@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from agent_engine.hooks.events import HookEvent
     from agent_engine.hooks.scope import HookScope
 
-app = typer.Typer(no_args_is_help=True, help="Hooks: list them, and try them on a payload without running an agent.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Hooks: list them, and try them on a payload without running an agent.",
+)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Take the hooks of this agents.yaml.")

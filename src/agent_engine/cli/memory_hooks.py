@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agent_engine.memory.hooks_manager import HooksManager
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="A workspace's own hooks (.agent_engine/hooks.json). They run only when HooksManager.execute() is called.",
 )
