@@ -173,14 +173,17 @@ def listen(registry: HookRegistry, events: Sequence[Any] = RUN_EVENTS, trace: Tr
     trace = Trace() if trace is None else trace
 
     def keep(name: str) -> Callable[[Any], Any]:
-        async def heard(payload: Any) -> None:
+        async def heard(payload: Any) -> Any:
             trace.rows.append((name, payload))
+            return payload if name == "transform_tool_result" else None
 
         return heard
 
     for event in events:
         name = str(event)
-        registry.register_function(name, keep(name), observe=True, sequential=True, name=f"hears {name}", priority=10_000)
+        registry.register_function(
+            name, keep(name), observe=True, sequential=True, name=f"hears {name}", priority=10_000
+        )
     return trace
 
 

@@ -97,7 +97,7 @@ async def resume_request(
 
     async def turn(ending: Ending) -> RunResult:
         ending.saved_at = document["saved_at"]
-        await host.sessions.begin(state)
+        await host.sessions.rejoin(state)
         return await _turn(state, root, ending, "", (), (), document["frame"])
 
     return await _in_own_context(state, _whole(state, root, turn))

@@ -89,6 +89,15 @@ class Sessions:
             await _session_start(state, "resume" if history else "startup")
         return history
 
+    async def rejoin(self, state: RunState) -> None:
+        """Bring a run that waited back into its session; one that is a session of its own has begun before."""
+        session = self.of(state.run_context)
+        if session.key is None:
+            session.begun = True
+            state.session = session
+        else:
+            await self.begin(state)
+
     async def _load(self, session: Session) -> list[Message]:
         if session.key is None:
             return []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_refusal
 from agent_engine.runtime.calling import CALLING
 from agent_engine.runtime.closing import close_step, status_of
@@ -49,6 +50,8 @@ class ToolOutcome:
         over_limit: it was refused because a limit on calls was reached.
         handed_over: it handed the conversation over, and ``text`` is the answer.
         blocked: it was refused once too often: what ends the turn.
+        kind: "declined" where a person said no, "withheld" where the result was refused; for the journal.
+        detail: what the journal keeps of it.
     """
 
     status: Status
@@ -62,6 +65,8 @@ class ToolOutcome:
     over_limit: bool = False
     handed_over: bool = False
     blocked: RunBlocked | None = None
+    kind: Outcome | None = None
+    detail: dict[str, Any] | None = None
 
 
 async def call_tool(
@@ -103,6 +108,16 @@ def _asked(state: RunState, call: ToolCall) -> dict[str, Any]:
     return {"payload": {"asked": private_copy(call.arguments)}}
 
 
+def _opening(turn: Turn, call: ToolCall, tool: Tool | None) -> dict[str, Any]:
+    """What the journal keeps of a call before it runs."""
+    detail: dict[str, Any] = {"call_id": call.id}
+    if tool is not None:
+        detail |= {"provider": tool.provider, "server_id": tool.server_id}
+    if turn.state.wants_payloads:
+        detail["payload"] = {"asked": private_copy(call.arguments) if call.raw is None else call.raw}
+    return detail
+
+
 def _finish(turn: Turn, call: ToolCall, step: Step, outcome: ToolOutcome) -> None:
     state = turn.state
     if state.emit is not None:
@@ -123,10 +138,11 @@ def _finish(turn: Turn, call: ToolCall, step: Step, outcome: ToolOutcome) -> Non
         }
         step.close(
             outcome.status,
-            kinds.get(outcome.status, "failed"),
+            outcome.kind or kinds.get(outcome.status, "failed"),
             error_type=outcome.error_type,
             refused_by=outcome.refused_by,
             reason=outcome.reason,
+            detail=outcome.detail,
         )
 
 
@@ -174,7 +190,9 @@ class ToolPassage:
 
     async def run(self, arguments: dict[str, Any] | None = None) -> ToolOutcome:
         try:
-            return await self._run(self.call.arguments if arguments is None else arguments)
+            outcome = await self._run(self.call.arguments if arguments is None else arguments)
+            outcome.detail = self._detail(outcome)
+            return outcome
         except Waiting as waiting:
             raise Waiting(waiting.asks, self.gates.frame(waiting)) from None
         except Refused as refusal:
@@ -264,7 +282,21 @@ class ToolPassage:
         text = refusal.text(self.tool.name)
         self.results.note_refusal(text, withheld=refusal.withheld)
         await close_step(self.turn.state, refusal, *self.results.due("denied"))
-        return ToolOutcome("denied", text, text, refused_by=refusal.hook, reason=refusal.reason)
+        kind: Outcome = "withheld" if refusal.withheld else "declined" if refusal.declined else "refused"
+        outcome = ToolOutcome("denied", text, text, refused_by=refusal.hook, reason=refusal.reason, kind=kind)
+        outcome.detail = self._detail(outcome)
+        return outcome
+
+    def _detail(self, outcome: ToolOutcome) -> dict[str, Any] | None:
+        """What the journal keeps of a call when it has ended."""
+        if self.turn.state.journal is None:
+            return None
+        detail: dict[str, Any] = {}
+        if self.gates.reply is not None:
+            detail["approval"] = {"answer": self.gates.reply.decision, "by": self.gates.reply.by}
+        if self.turn.state.wants_payloads:
+            detail["payload"] = {"used": private_copy(self.gates.arguments), "result": private_copy(outcome.value)}
+        return detail
 
     # Middleware and observers
 

@@ -62,6 +62,7 @@ class Gates:
         passed_tool, passed_call: before_tool and before_tool_call let the call through: closing events are due.
         past_observer: the call goes on after a wait behind its observer.
         context: additional context that hooks gave.
+        reply: what came of the ask, where there was one.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Gates:
         "passed_call",
         "passed_tool",
         "past_observer",
+        "reply",
         "step",
         "target",
         "tool",
@@ -94,6 +96,7 @@ class Gates:
         self.invalid: ArgumentsInvalid | None = None
         self.passed_tool = self.passed_call = self.past_observer = False
         self.context: list[str] = []
+        self.reply: Reply | None = None
         self._passes = 0
         self._approved: set[str] = set()
         self._resumed = resumed
@@ -227,6 +230,7 @@ class Gates:
 
     async def _lifted(self, reply: Reply) -> None:
         """A yes lifts the ask for these arguments; changed ones pass before_tool again, without a new ask."""
+        self.reply = reply
         if reply.decision == "no":
             raise Refused(reply.hook, reply.reason, declined=True)
         if reply.arguments != self.arguments:

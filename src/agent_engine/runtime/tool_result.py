@@ -83,7 +83,9 @@ class ResultHooks:
         self._used()
         if stopped is not None:
             text = withheld_text(self.tool.name, stopped.public_reason)
-            return ToolOutcome("denied", text, text, refused_by=stopped.hook, reason=stopped.public_reason)
+            return ToolOutcome(
+                "denied", text, text, refused_by=stopped.hook, reason=stopped.public_reason, kind="withheld"
+            )
         value = with_context(value, self.gates.context)
         return ToolOutcome("ok", for_model(value), value)
 

@@ -1,0 +1,363 @@
+"""A run that stops for a person: what is kept, who may go on with it, and that nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from agent_engine import AuthContext, RunContext
+from agent_engine.hooks import HookResult, current_run_context, wrap_tool_call
+from agent_engine.hooks.middleware import MiddlewareChain
+from agent_engine.hooks.registry import HookRegistry
+from agent_engine.memory.sqlite import SqliteStore
+from agent_engine.memory.store import ConversationKey
+
+from .run_kit import Made, Trace, call, calls, listen, made, node_of, unbalanced
+
+BLOCKED = "Execution of work was blocked by security policy."
+
+
+class Runs:
+    """Bodies that ran, in order."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def work(self, target: str = "x") -> str:
+        """Work."""
+        self.ran.append(target)
+        return f"did {target}"
+
+    async def free(self, target: str = "f") -> str:
+        """Work that nobody asks about."""
+        self.ran.append(f"free {target}")
+        return "freely done"
+
+
+def asking(registry: HookRegistry | None = None) -> HookRegistry:
+    registry = HookRegistry() if registry is None else registry
+    registry.register_function(
+        "before_tool", lambda seen: HookResult.ask("sure?"), matcher="work", sequential=True, name="asks"
+    )
+    return registry
+
+
+def later(turns: list[Any], runs: Runs, **options: Any) -> Made:
+    options.setdefault("registry", asking())
+    return made(turns, [runs.work, runs.free], approver="later", **options)
+
+
+async def test_a_run_waits_and_goes_on_where_it_stopped() -> None:
+    runs = Runs()
+    one = later([calls(("work", {"target": "a"}), ("free", {})), "answer"], runs)
+    trace = listen(one.registry)
+    waiting = await one.run("go")
+    assert (waiting.status, waiting.output) == ("waiting", "")
+    assert runs.ran == ["free f"], "the calls beside it are finished"
+    (ask,) = waiting.pending
+    assert (ask.call_id, ask.tool_name, ask.arguments, ask.reason, ask.agent) == (
+        "c1",
+        "work",
+        {"target": "a"},
+        "sure?",
+        "root",
+    )
+    for closing in ("after_agent", "on_run_end", "on_run_error", "session_end"):
+        assert closing not in trace.names
+    result = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert (result.status, result.output, result.run_id) == ("completed", "answer", waiting.run_id)
+    assert runs.ran == ["free f", "a"]
+    read = [message["content"] for message in one.seen() if message["role"] == "tool"]
+    assert read == ["did a", "freely done"]
+    assert [message["role"] for message in result.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    for opening in ("on_run_start", "user_prompt_submit", "before_agent", "session_start"):
+        assert trace.names.count(opening) == 1
+    assert trace.statuses("after_tool") == ["ok", "ok"]
+    assert unbalanced(trace.names) == []
+    assert trace.names[-2:] == ["on_run_end", "session_end"]
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "ran"), [("yes", "did a", ["a"]), ("session", "did a", ["a"]), ("no", BLOCKED, [])]
+)
+async def test_each_answer(word: str, text: str, ran: list[str]) -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), "answer"], runs)
+    waiting = await one.run()
+    await one.resume(waiting.run_id, {"c1": word})
+    assert (one.tool_text(), runs.ran) == (text, ran)
+
+
+async def test_approving_one_call_runs_no_other() -> None:
+    """Fault 31: after a yes for work(a) the model asks for work(b), under the same call id."""
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), call("work", {"target": "b"}), "answer"], runs)
+    waiting = await one.run()
+    again = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert again.status == "waiting"
+    assert runs.ran == ["a"]
+    assert again.pending[0].arguments == {"target": "b"}
+    assert (await one.resume(again.run_id, {"c1": "no"})).output == "answer"
+    assert runs.ran == ["a"]
+
+
+async def test_a_yes_for_the_session_covers_the_calls_that_follow() -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), call("work", {"target": "b"}), "answer"], runs)
+    waiting = await one.run(context=RunContext(conversation_id="c"))
+    assert (await one.resume(waiting.run_id, {"c1": "session"})).status == "completed"
+    assert runs.ran == ["a", "b"]
+
+
+async def test_the_ask_is_about_the_rewritten_arguments_and_so_is_the_yes() -> None:
+    runs = Runs()
+    registry = HookRegistry()
+    registry.register_function("before_tool", lambda seen: HookResult.modify(target="rewritten"), sequential=True)
+    one = later([call("work", {"target": "a"}), "answer"], runs, registry=asking(registry))
+    waiting = await one.run()
+    assert waiting.pending[0].arguments == {"target": "rewritten"}
+    result = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert runs.ran == ["rewritten"]
+    assert '{\\"target\\": \\"a\\"}' in json.dumps(result.messages)
+
+
+async def test_several_asks_may_be_answered_one_by_one() -> None:
+    runs = Runs()
+    one = later([calls(("work", {"target": "a"}), ("work", {"target": "b"})), "answer"], runs)
+    waiting = await one.run()
+    assert {ask.call_id for ask in waiting.pending} == {"c1", "c2"}
+    again = await one.resume(waiting.run_id, {"c2": "yes"})
+    assert (again.status, runs.ran) == ("waiting", ["b"])
+    assert [ask.call_id for ask in again.pending] == ["c1"]
+    done = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert (done.output, runs.ran) == ("answer", ["b", "a"])
+    read = [message["content"] for message in one.seen() if message["role"] == "tool"]
+    assert read == ["did a", "did b"]
+
+
+async def test_a_child_waits_inside_its_parent() -> None:
+    runs = Runs()
+    child = node_of([call("work", {"target": "deep"}), "child is done"], [runs.work], name="child")
+    one = made(
+        [calls(("child", {"message": "go"}), ("free", {})), "answer"],
+        [runs.free],
+        children=(child,),
+        approver="later",
+        registry=asking(),
+    )
+    trace = listen(one.registry)
+    waiting = await one.run()
+    assert (waiting.status, runs.ran) == ("waiting", ["free f"])
+    assert waiting.pending[0].agent == "child"
+    result = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert result.output == "answer"
+    assert runs.ran == ["free f", "deep"]
+    read = [message["content"] for message in one.seen() if message["role"] == "tool"]
+    assert read == ["child is done", "freely done"]
+    assert unbalanced(trace.names) == []
+    assert trace.names.count("subagent_stop") == 1
+    assert trace.names.count("before_agent") == 2
+
+
+async def test_asks_that_share_a_call_id_are_told_apart() -> None:
+    runs = Runs()
+    first = node_of([call("work", {"target": "1"}), "one"], [runs.work], name="first")
+    second = node_of([call("work", {"target": "2"}), "two"], [runs.work], name="second")
+    turns = [calls(("first", {"message": "go"}), ("second", {"message": "go"})), "answer"]
+    one = made(turns, children=(first, second), approver="later", registry=asking())
+    waiting = await one.run()
+    by_agent = {ask.agent: ask.call_id for ask in waiting.pending}
+    assert len(set(by_agent.values())) == 2
+    result = await one.resume(waiting.run_id, {by_agent["first"]: "no", by_agent["second"]: "yes"})
+    assert result.output == "answer"
+    assert runs.ran == ["2"]
+
+
+async def test_a_wrapper_is_entered_again_and_its_gates_are_not_asked_twice() -> None:
+    @wrap_tool_call
+    async def redirect(request: Any, call_next: Any) -> Any:
+        request.arguments["target"] = "redirected"
+        return await call_next(request)
+
+    runs = Runs()
+    registry = HookRegistry()
+    seen: list[Any] = []
+
+    def ask(payload: Any) -> Any:
+        seen.append(payload.tool_input["target"])
+        return HookResult.ask("redirected?") if payload.tool_input["target"] == "redirected" else None
+
+    registry.register_function("before_tool", ask, sequential=True)
+    one = later(
+        [call("work", {"target": "a"}), "answer"], runs, registry=registry, middleware=MiddlewareChain([redirect])
+    )
+    waiting = await one.run()
+    assert waiting.pending[0].arguments == {"target": "redirected"}
+    assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert runs.ran == ["redirected"]
+    assert seen == ["a", "redirected"]
+
+
+async def test_counts_and_usage_go_on() -> None:
+    runs = Runs()
+    turn = {**call("work", {"target": "a"}), "usage": {"input_tokens": 10, "output_tokens": 1}}
+    one = later([turn, {"text": "answer", "usage": {"input_tokens": 20, "output_tokens": 2}}], runs)
+    waiting = await one.run()
+    result = await one.resume(waiting.run_id, {"c1": "yes"})
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (30, 3)
+
+
+async def test_the_conversation_is_kept_when_the_run_has_ended() -> None:
+    runs = Runs()
+    one = later([call("work"), "answer"], runs)
+    context = RunContext(organization_id="o", user_id="u", conversation_id="c")
+    key = ConversationKey("o", "u", "c")
+    waiting = await one.run("hello", context=context)
+    assert await one.host.store.load(key) == []
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    kept = await one.host.store.load(key)
+    assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
+
+
+# Who, how often, how long
+
+
+async def test_exactly_one_caller_goes_on_with_a_run() -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), "answer"], runs)
+    waiting = await one.run()
+    resumes = [one.resume(waiting.run_id, {"c1": "yes"}) for _ in range(8)]
+    outcomes = await asyncio.gather(*resumes, return_exceptions=True)
+    assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) == 1
+    assert all(isinstance(outcome, LookupError) for outcome in outcomes if isinstance(outcome, BaseException))
+    assert runs.ran == ["a"]
+
+
+async def test_answers_are_checked_before_anything_happens() -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), "answer"], runs)
+    waiting = await one.run()
+    with pytest.raises(ValueError, match="yes, session, no"):
+        await one.resume(waiting.run_id, {"c1": "maybe"})
+    with pytest.raises(ValueError, match="does not wait for the call 'c7'"):
+        await one.resume(waiting.run_id, {"c7": "yes"})
+    with pytest.raises(LookupError, match="no-such-run"):
+        await one.resume("no-such-run", {})
+    with pytest.raises(PermissionError):
+        await one.resume(waiting.run_id, {"c1": "yes"}, context=RunContext(user_id="somebody else"))
+    assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+
+
+async def test_after_24_hours_the_answer_is_no() -> None:
+    runs = Runs()
+    one = later([call("work"), "answer"], runs)
+    waiting = await one.run()
+    document = await one.host.store.load_waiting(waiting.run_id)
+    assert document is not None
+    await one.host.store.save_waiting(waiting.run_id, {**document, "saved_at": time.time() - 25 * 3600})
+    assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert (one.tool_text(), runs.ran) == (BLOCKED, [])
+
+
+def who() -> RunContext:
+    auth = AuthContext(user_id="u", organization_id="o", inbound_access_token="the-token")
+    return RunContext(organization_id="o", user_id="u", metadata={"plan": "gold"}, auth_context=auth)
+
+
+class Identity(Runs):
+    async def work(self, target: str = "x") -> str:
+        """Work."""
+        context = current_run_context()
+        assert context is not None
+        self.ran.append(f"{context.user_id} {context.metadata} {context.auth_context.inbound_access_token}")
+        return "done"
+
+
+async def test_in_the_same_process_a_run_keeps_its_own_context() -> None:
+    runs = Identity()
+    one = later([call("work"), "answer"], runs)
+    waiting = await one.run(context=who())
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    assert runs.ran == ["u {'plan': 'gold'} the-token"]
+    assert one.host.contexts == {}
+
+
+async def test_after_a_restart_the_store_gives_the_identity_and_no_token(tmp_path: Any) -> None:
+    runs = Identity()
+    path = tmp_path / "runs.db"
+    store = SqliteStore(path)
+    first = later([call("work")], runs, store=store)
+    waiting = await first.run(context=who())
+    await store.close()
+    assert b"the-token" not in path.read_bytes()
+    for context, token in ((None, None), (who(), "the-token")):
+        store = SqliteStore(path)
+        document = await store.load_waiting(waiting.run_id)
+        assert document is not None
+        second = later(["answer"], runs, store=store)
+        result = await second.resume(waiting.run_id, {"c1": "yes"}, context=context)
+        assert (result.output, result.run_id) == ("answer", waiting.run_id)
+        assert runs.ran[-1] == f"u {{'plan': 'gold'}} {token}"
+        await store.save_waiting(waiting.run_id, document)
+        await store.close()
+
+
+async def test_a_refusal_before_the_wait_still_counts_after_it() -> None:
+    runs = Runs()
+    registry = HookRegistry()
+
+    def gate(seen: Any) -> Any:
+        return "never" if seen.tool_input.get("target") == "bad" else None
+
+    registry.register_function("before_tool", gate, sequential=True)
+    bad = ("work", {"target": "bad"})
+    turns = [call(*bad), call("free"), calls(("work", {"target": "a"}), bad), call(*bad), "answer"]
+    one = later(turns, runs, registry=asking(registry))
+    waiting = await one.run()
+    from agent_engine.hooks.errors import RunBlocked
+
+    with pytest.raises(RunBlocked, match="never"):
+        await one.resume(waiting.run_id, {"c1": "yes"})
+
+
+async def test_a_stream_that_waits_says_so() -> None:
+    one = later([call("work"), "answer"], Runs())
+    events = await one.events()
+    assert [event.type for event in events] == ["tool_started", "approval", "tool_finished", "final"] or "hook" in [
+        event.type for event in events
+    ]
+    assert events[-1].data["status"] == "waiting"
+    assert events[-1].data["pending"][0]["call_id"] == "c1"
+    finished = next(event for event in events if event.type == "tool_finished")
+    assert finished.data["status"] == "waiting"
+
+
+async def test_a_direct_call_cannot_wait() -> None:
+    runs = Runs()
+    one = later([], runs)
+    outcome = await one.direct("work", {"target": "a"})
+    assert (outcome.status, runs.ran) == ("denied", [])
+
+
+async def test_cancelling_a_resumed_run_closes_what_was_open() -> None:
+    started = asyncio.Event()
+
+    async def work() -> None:
+        """Work."""
+        started.set()
+        await asyncio.Event().wait()
+
+    one = made([call("work"), "answer"], [work], approver="later", registry=asking())
+    trace: Trace = listen(one.registry)
+    waiting = await one.run()
+    task = asyncio.create_task(one.resume(waiting.run_id, {"c1": "yes"}))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert trace.statuses("after_tool") == trace.statuses("after_agent") == ["cancelled"]
+    assert unbalanced(trace.names) == []
