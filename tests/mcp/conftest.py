@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.fakes.mcp_server import FakeMcpServer
 
 from agent_engine.hooks.registry import HookRegistry
-from tests.fakes.mcp_server import FakeMcpServer
 
 
 @pytest.fixture(params=["legacy", "modern"])

@@ -54,7 +54,11 @@ class Kit:
 
 @asynccontextmanager
 async def connected(
-    *servers: McpServer, registry: HookRegistry | None = None, discover: bool = True, journal: Any = None, **options: Any
+    *servers: McpServer,
+    registry: HookRegistry | None = None,
+    discover: bool = True,
+    journal: Any = None,
+    **options: Any,
 ) -> AsyncIterator[Kit]:
     """An open client over servers, with their tools listed."""
     kit = Kit(registry if registry is not None else HookRegistry(), journal)

@@ -8,11 +8,12 @@ import os
 import random
 from typing import Any
 
+from tests.fakes.mcp_server import FakeMcpServer, Seen
+from tests.mcp.kit import Kit, connected, identify, run_of
+
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.mcp.caller import Caller, Identity
 from agent_engine.mcp.client import McpServer
-from tests.fakes.mcp_server import FakeMcpServer, Seen
-from tests.mcp.kit import Kit, connected, identify, run_of
 
 USERS = 50
 OPENING = ("initialize", "notifications/initialized", "server/discover")
@@ -43,7 +44,9 @@ def check_log(server: FakeMcpServer) -> None:
             assert user == "nobody" or run is not None
             assert run == "none" or str(run).startswith(f"run-{user}-")
         elif one.operation == "GET" and "last-event-id" in one.headers and _stream(server, one) in owner_of_request:
-            assert run == owner_of_request[_stream(server, one)].headers["x-run"], "a stream was resumed for another run"
+            assert run == owner_of_request[_stream(server, one)].headers["x-run"], (
+                "a stream was resumed for another run"
+            )
         elif one.operation in ("GET", "DELETE"):
             assert run == "none", "what a session sends by itself belongs to no run"
         if session := one.headers.get("mcp-session-id"):

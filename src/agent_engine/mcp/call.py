@@ -45,6 +45,7 @@ class Call:
         note: what the door knows about an answer that is no success (a status, a lost connection).
         session_gone: the server has said that it does not know the session any more.
         follows: it is a notification about another call, and nobody waits for it.
+        awaited: it is a request, whose answer has its id.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Call:
         "_ended",
         "_open",
         "_scopes",
+        "awaited",
         "caller",
         "context",
         "failure",
@@ -93,6 +95,7 @@ class Call:
         self.note: McpToolError | None = None
         self.session_gone = False
         self.follows = False
+        self.awaited = False
         self.last_event: str | None = None
         self._open = 0
         self._at_rest: asyncio.Event | None = None

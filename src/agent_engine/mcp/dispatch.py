@@ -122,6 +122,7 @@ class CallDispatcher:
         if given is not None:
             call.id = str(given)
         options["request_id"] = call.id
+        call.awaited = True
         if call.headers:
             options["headers"] = {**options.get("headers", {}), **call.headers}
         return call

@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
+from pydantic_core import from_json
 
 from agent_engine.mcp import errors
 from agent_engine.mcp.call import CALL_HEADER, Aborted, Call, Calls
@@ -192,12 +193,27 @@ class _Passing:
                 raise errors.too_large(self.server.id, self.server.max_result_bytes)
             raise errors.lost(self.server.id, self.server.where, error_type)
         bad = status >= 400
-        await gate.after(
-            status, status="error" if bad else "ok", error_type=f"HTTP {status}" if bad else None, size=len(body)
-        )
+        kind = f"HTTP {status}" if bad else None
+        await gate.after(status, status="error" if bad else "ok", error_type=kind, size=len(body))
         if bad:
             self._note(status)
+        elif status == 200 and self.call.awaited and self.request.method == "POST" and _is_json(response):
+            body = self._answer(body)
         return httpx2.Response(status, headers=_kept(response.headers), content=body)
+
+    def _answer(self, body: bytes) -> bytes:
+        """The body, once it is the answer to this very request: the SDK would hand another id to another call."""
+        try:
+            message = from_json(body)
+        except ValueError:
+            message = None
+        if isinstance(message, dict) and "method" not in message:
+            if message.get("id") == self.call.id:
+                return body
+            if message.get("id") is None and "error" in message:
+                return json.dumps({**message, "id": self.call.id}).encode()
+        text = f"MCP server '{self.server.id}' answered {self.call.operation} with something that is not its answer."
+        raise McpToolError(self.server.id, text, "protocol")
 
     async def _stream(self, gate: Gate, response: httpx2.Response) -> httpx2.Response:
         if self.opens_stream:
@@ -214,6 +230,10 @@ class _Passing:
         self.call.note = McpToolError(
             self.server.id, f"MCP server '{self.server.id}' at {self.server.where} answered {status}.", "status"
         )
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").lower().startswith("application/json")
 
 
 def _kept(headers: httpx2.Headers) -> list[tuple[str, str]]:
