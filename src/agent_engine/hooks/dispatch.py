@@ -34,20 +34,9 @@ _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
 
 
-def let_through(
-    payload: Any, changed: bool, contexts: Sequence[str] = (), suppress: bool = False, messages: Sequence[str] = ()
-) -> Verdict:
+def let_through(payload: Any, changed: bool) -> Verdict:
     """The one expression that lets a step through: nobody refused, nobody asked, and nothing broke that counts."""
-    return Verdict(
-        "modify" if changed else "allow",
-        payload,
-        None,
-        None,
-        False,
-        tuple(contexts),
-        suppress,
-        "\n".join(messages) or None if messages else None,
-    )
+    return Verdict("modify" if changed else "allow", payload)
 
 
 class Turn:
@@ -153,9 +142,13 @@ class Dispatch:
         """Run the groups one after the other, until one refuses."""
         return await self._finish(self._folding.snapshot(self.payload), self.plan.groups)
 
-    async def go_on(self, before: Mapping[str, Any], position: int, value: Any, error: BaseException | None) -> Verdict:
-        """Take over from a quick way through one sequential group, at the hook that had something to say."""
+    async def go_on(self, before: Mapping[str, Any], left: int, value: Any, error: BaseException | None) -> Verdict:
+        """Take over from a quick way through one sequential group, at the hook that did not simply say "go on".
+
+        ``left`` is how many hooks are behind it.
+        """
         group = self.plan.groups[0]
+        position = len(group.entries) - 1 - left
         ran = self.heard(group.entries[position])
         if error is None and is_awaitable(value):
             value, error = await within(value, ran.entry.limit)
@@ -186,18 +179,14 @@ class Dispatch:
         permission = self.plan.event is HookEvent.ON_PERMISSION_ASK
         refusal, asked = self._refusal, self._asked
         if refusal is None and asked is None and (self._yes or not permission):
-            return let_through(self.payload, changed and not permission, self._contexts, self._suppress, self._messages)
-        reason, hook, broke = refusal or (*(asked or (None, None)), False)
-        return Verdict(
-            "ask" if refusal is None else "deny",
-            self.payload,
-            reason,
-            hook,
-            broke,
-            tuple(self._contexts),
-            self._suppress,
-            "\n".join(self._messages) or None,
-        )
+            verdict = let_through(self.payload, changed and not permission)
+        else:
+            reason, hook, broke = refusal or (*(asked or (None, None)), False)
+            verdict = Verdict("ask" if refusal is None else "deny", self.payload, reason, hook, broke)
+        verdict.additional_context = tuple(self._contexts)
+        verdict.suppress_output = self._suppress
+        verdict.system_message = "\n".join(self._messages) or None
+        return verdict
 
     # Sequential groups
 

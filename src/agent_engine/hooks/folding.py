@@ -12,7 +12,7 @@ from typing import Any, Final
 from agent_engine.hooks.callbacks import Answer
 from agent_engine.hooks.events import EventSpec, HookEvent
 from agent_engine.hooks.managed import Context
-from agent_engine.hooks.payloads import HookInput, kinds_of, private_copy
+from agent_engine.hooks.payloads import HookInput, kinds_of, private_copy, set_turn
 
 __all__ = ["BadEdit", "Folding", "copy_of", "same"]
 
@@ -81,7 +81,7 @@ class Folding:
     def lend(self, payload: Any, turn: Any) -> None:
         """From here on ``turn`` says whose turn it is; None where hooks have ended."""
         if self._lends:
-            _set(payload, "_turn", turn)
+            set_turn(payload, turn)
 
     def snapshot(self, payload: Any) -> dict[str, Any]:
         """The changeable fields as they are now, safe from edits in place."""

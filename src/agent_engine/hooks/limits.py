@@ -8,9 +8,13 @@ cancellation.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final
+
+from agent_engine.hooks.alarm import alarms
 
 __all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "within"]
 
@@ -85,6 +89,7 @@ class _Driven:
 
     __slots__ = (
         "_abandon",
+        "_alarms",
         "_awaited",
         "_cancels",
         "_certain",
@@ -97,8 +102,8 @@ class _Driven:
         "_steps",
         "_stop",
         "_task",
-        "_timer",
         "_watch",
+        "due",
     )
 
     def __init__(
@@ -122,7 +127,8 @@ class _Driven:
         self._signal: asyncio.CancelledError | None = None
         self._gate: asyncio.Future[None] | None = None
         self._piece = -1
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarms = alarms()
+        self.due = math.inf
 
     def run(self) -> Generator[Any, Any, Outcome]:
         while True:
@@ -146,16 +152,13 @@ class _Driven:
         """Start the clock of the piece of work that is on, unless its end has been asked for."""
         if self._outer is not None and not self._certain and self._uncancelled():
             self._outer = None  # the hook had cancelled itself, as a time limit of its own does, and went on
-            self.disarm()
             self._piece = -1
         if self._expired or self._outer is not None:
             return
         piece, limit = self._watch()
         if piece != self._piece:
             self._piece = piece
-            self.disarm()
-            if limit is not None:
-                self._timer = self._loop.call_later(limit, self._expire)
+            self._set(limit)
 
     def _wait(self) -> Generator[Any, Any, BaseException | None]:
         """Until the hook can go on or is given up; what is to be thrown into it, if anything."""
@@ -202,26 +205,29 @@ class _Driven:
         self._outer = cancelled
         self._signal = cancelled
         if not self._expired:
-            self._end_soon()
+            self._set(GRACE)
 
     def _uncancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() <= self._cancels
 
-    def _expire(self) -> None:
+    def ring(self) -> None:
+        """A limit has been reached: the hook's own, or the time it had to end."""
+        if self._expired or self._outer is not None:
+            self._abandon = True
+            self._wake()
+            return
         self._expired = True
         if self._stop is not None:
             self._stop()
         self._signal = asyncio.CancelledError()
-        self._end_soon()
+        self._set(GRACE)
         self._wake()
 
-    def _end_soon(self) -> None:
+    def _set(self, seconds: float | None) -> None:
         self.disarm()
-        self._timer = self._loop.call_later(GRACE, self._give_up)
-
-    def _give_up(self) -> None:
-        self._abandon = True
-        self._wake()
+        if seconds is not None:
+            self.due = time.monotonic() + seconds
+            self._alarms.add(self)
 
     def _wake(self, _: object = None) -> None:
         gate = self._gate
@@ -243,9 +249,7 @@ class _Driven:
         close(self._steps)
 
     def disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarms.remove(self)
 
 
 def _steps(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:

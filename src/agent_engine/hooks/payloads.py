@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -90,10 +91,20 @@ class _Lending:
     """What a payload needs to lend its unchangeable containers while hooks run.
 
     ``_turn`` is set during a dispatch; its ``__length_hint__`` is another number for every hook. ``_lent`` holds the
-    copies of the hook whose turn it is. ``_from`` is the payload that this one is a copy of.
+    copies of the hook whose turn it is. ``_from`` is the payload that this one is a copy of: a copy takes over what
+    nobody may change when it is first read.
     """
 
     __slots__ = ("_from", "_lent", "_turn")
+
+
+_new = object.__new__
+_from: Any = _Lending._from  # type: ignore[attr-defined]  # a slot
+_turn: Any = _Lending._turn  # type: ignore[attr-defined]  # a slot
+
+
+set_turn: Callable[[Any, Any], None] = _turn.__set__
+"""``set_turn(payload, turn)``: from here on ``turn`` says whose turn it is; None where hooks have ended."""
 
 
 class _Lent:
@@ -153,7 +164,7 @@ class HookInput(_Lending):
     event: ClassVar[HookEvent | None] = None
     _changes: ClassVar[frozenset[str]] = frozenset()
     _containers: ClassVar[tuple[str, ...]] = ("extra",)
-    _slots: ClassVar[tuple[tuple[str, Any, bool], ...]] = ()
+    _slots: ClassVar[dict[str, Any]] = {}
     _kinds: ClassVar[dict[str, tuple[type, str]]] = {}
 
     def __post_init__(self) -> None:
@@ -166,16 +177,22 @@ class HookInput(_Lending):
             object.__delattr__(self, "timestamp")
 
     def __getattr__(self, name: str) -> Any:
-        work = _WORKED_OUT.get(name)
-        if work is None:
-            if name in ("_turn", "_lent", "_from"):
-                return None
+        if name in ("_turn", "_lent", "_from"):
+            return None
+        slot = self._slots.get(name)
+        if slot is None:
             raise AttributeError(
                 f"{type(self).__name__} has no field {name!r}; its fields are {', '.join(self._names())}"
             )
-        value = work() if self._from is None else getattr(self._from, name)
-        _set(self, name, value)
-        return value
+        origin = self._from
+        if origin is None:
+            value = _WORKED_OUT[name]()
+        else:  # The origin's own value, not what it would lend.
+            value = getattr(origin, name)
+            with suppress(AttributeError):
+                value = slot.__get__(origin)
+        slot.__set__(self, value)
+        return getattr(self, name)
 
     @classmethod
     def _names(cls) -> tuple[str, ...]:
@@ -184,14 +201,17 @@ class HookInput(_Lending):
     def _copy(self: _P) -> _P:
         """A private copy: its containers are shared with nobody. During a dispatch those that nobody may change are
         lent by the copy as they are by this payload."""
-        new = object.__new__(type(self))
-        lends = self._turn is not None
-        for name, slot, container in self._slots:
-            value = slot.__get__(self)
-            slot.__set__(new, private_copy(value) if container and not (lends and name not in self._changes) else value)
-        _set(new, "_from", self)
-        if lends:
-            _set(new, "_turn", self._turn)
+        new = _new(type(self))
+        _from.__set__(new, self)
+        turn = self._turn
+        if turn is None:
+            for name in self._containers:
+                _set(new, name, private_copy(getattr(self, name)))
+        else:
+            _turn.__set__(new, turn)
+        for name in self._changes:
+            slot = self._slots[name]
+            slot.__set__(new, private_copy(slot.__get__(self)))
         return new
 
     def _set(self, name: str, value: object) -> None:
@@ -263,11 +283,7 @@ def _payload(event: HookEvent) -> Callable[[type[_P]], type[_P]]:
         made._containers = tuple(
             one.name for one in fields(made) if one.type not in _FLAT and one.name not in _WORKED_OUT
         )
-        made._slots = tuple(
-            (one.name, _slot(made, one.name), one.name in made._containers)
-            for one in fields(made)
-            if one.name not in _WORKED_OUT
-        )
+        made._slots = {one.name: _slot(made, one.name) for one in fields(made)}
         for name in made._containers:
             if name not in made._changes:
                 setattr(made, name, _Lent(name, _slot(made, name)))

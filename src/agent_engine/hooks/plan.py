@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_engine.hooks.callbacks import Reader, reader_of
@@ -14,8 +13,8 @@ from agent_engine.hooks.dispatch import Dispatch, let_through
 from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
-from agent_engine.hooks.payloads import private_copy
-from agent_engine.hooks.quick import Position, call_all, relay, together, walk
+from agent_engine.hooks.payloads import payload_type, private_copy, set_turn
+from agent_engine.hooks.quick import call_all, relay, together, walk
 from agent_engine.hooks.site import Site
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["async", "inline", "worker", "command", "webhook", "missing"]
 OnFailure = Literal["raise", "refuse", "log"]
+
+INLINE, WALK, RELAY, TOGETHER = "inline", "walk", "relay", "together"
+THREADED: Final = (RELAY, TOGETHER)
 
 NEVER_RAISES: Final = frozenset({HookEvent.ON_ENGINE_STOP, HookEvent.ON_RUN_ERROR})
 """Here a failing hook must not mask what has already happened; the next hook runs."""
@@ -80,31 +82,23 @@ class Group:
         return _groups(self.entries[position + 1 :])
 
 
-class Way(Enum):
-    """How a plan is run: the general way, or a quick one where all its hooks are of one kind and have no conditions."""
-
-    GENERAL = auto()
-    INLINE = auto()
-    WALK = auto()
-    RELAY = auto()
-    TOGETHER = auto()
-
-
 class Plan:
     """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
 
-    __slots__ = ("_calls", "_foldings", "_threads", "_way", "entries", "event", "groups", "reader", "spec")
+    __slots__ = ("_calls", "_foldings", "_quick", "_way", "entries", "event", "groups", "limits", "reader", "spec")
 
     def __init__(self, event: HookEvent, entries: Sequence[Entry]) -> None:
         self.event = event
         self.spec: EventSpec = CATALOGUE[event]
         self.entries = tuple(entries)
+        self.limits = tuple(entry.limit for entry in entries)
         self.groups = tuple(_groups(self.entries))
         self.reader: Reader = reader_of(self.spec)
-        self._foldings: dict[type[Any], Folding] = {}
         self._calls = tuple(entry.call for entry in self.entries)
-        self._threads = any(entry.kind == "worker" for entry in self.entries)
         self._way = _way(self.spec, self.groups)
+        own_type = payload_type(event)
+        self._foldings = {own_type: Folding(self.spec, own_type)}
+        self._quick = dict(self._foldings) if self._way else {}
 
     def folding(self, payload: Any) -> Folding:
         """What may be changed in a payload of this one's type."""
@@ -120,30 +114,32 @@ class Plan:
         Raises:
             HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
         """
+        folding = self._quick.get(type(payload)) if site.sink is None else None
         way = self._way
-        if way is Way.GENERAL or site.sink is not None or (self._threads and overrun() >= MOST_OVERRUN):
+        if folding is None or (way in THREADED and overrun() >= MOST_OVERRUN):
             return await Dispatch(self, payload, site).run()
-        folding = self._foldings.get(type(payload)) or self.folding(payload)
         before = folding.read(payload)
         if not folding.flat:
             before = private_copy(before)
-        if way is Way.TOGETHER:
-            said = await together(self.entries, payload, folding)
-            if said is not None:
-                return Dispatch(self, payload, site).settle_group(*said)
-            return let_through(payload, changed=False)
         pending = iter(self._calls)
-        folding.lend(payload, pending)
-        position = Position(self.entries, pending)
-        if way is Way.INLINE:
+        set_turn(payload, pending)
+        if way is INLINE:
             outcome = call_all(pending, payload)
+        elif way is WALK:
+            outcome = await walk(pending, payload, self.limits)
+        elif way is RELAY:
+            outcome = await relay(pending, payload, self.limits, folding)
         else:
-            outcome = await (walk if way is Way.WALK else relay)(pending, payload, folding, position)
-        folding.lend(payload, None)
+            group = await together(self.entries, payload, folding)
+            set_turn(payload, None)
+            if group is not None:
+                return Dispatch(self, payload, site).settle_group(*group)
+            return let_through(payload, changed=False)
+        set_turn(payload, None)
         if outcome is not None:
-            return await Dispatch(self, payload, site).go_on(folding.named(before), position.find(), *outcome)
+            return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome)
         after = folding.read(payload)
-        return let_through(payload, changed=after is not before and not same(after, before))
+        return let_through(payload, after is not before and not same(after, before))
 
     async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
@@ -217,21 +213,17 @@ def _ref(hook: HookDefinition) -> str:
     return hook.name
 
 
-def _way(spec: EventSpec, groups: Sequence[Group]) -> Way:
+def _way(spec: EventSpec, groups: Sequence[Group]) -> str:
+    """The quick way through a plan; "" where it has none."""
     if spec.managed or spec.event is HookEvent.ON_PERMISSION_ASK or len(groups) != 1:
-        return Way.GENERAL
+        return ""
     group = groups[0]
-    kinds = {entry.kind for entry in group.entries}
     if not all(entry.live and entry.when is None and not entry.managed for entry in group.entries):
-        return Way.GENERAL
-    if not group.sequential:
-        return Way.TOGETHER if kinds <= {"async", "worker"} else Way.GENERAL
-    ways: dict[frozenset[str], Way] = {
-        frozenset({"inline"}): Way.INLINE,
-        frozenset({"async"}): Way.WALK,
-        frozenset({"worker"}): Way.RELAY,
-    }
-    return ways.get(frozenset(kinds), Way.GENERAL)
+        return ""
+    kinds = {entry.kind for entry in group.entries}
+    if group.sequential:
+        return {"inline": INLINE, "async": WALK, "worker": RELAY}.get(kinds.pop(), "") if len(kinds) == 1 else ""
+    return TOGETHER if kinds <= {"async", "worker"} else ""
 
 
 def _groups(entries: Sequence[Entry]) -> list[Group]:

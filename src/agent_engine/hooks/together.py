@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
+from agent_engine.hooks.alarm import alarms
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, within
 from agent_engine.hooks.workers import Errand
@@ -63,18 +64,19 @@ async def run_together(jobs: Sequence[Job]) -> None:
 class _Tasks:
     """Async jobs, a task each. One timer serves all their limits."""
 
-    __slots__ = ("_count", "_gate", "_loop", "_started", "_tasks", "_timer")
+    __slots__ = ("_alarms", "_count", "_gate", "_loop", "_started", "_tasks", "due")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._loop = asyncio.get_running_loop()
         self._count = len(jobs)
         self._gate: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         create = self._loop.create_task
         self._tasks = [(job, create(self._run(job))) for job in jobs]
+        self._alarms = alarms()
         if jobs:
             self._started = time.monotonic()
-            self._timer = self._loop.call_later(min([job.limit for job in jobs]), self._expire)
+            self.due = self._started + min([job.limit for job in jobs])
+            self._alarms.add(self)
 
     async def _run(self, job: Job) -> None:
         try:
@@ -94,8 +96,7 @@ class _Tasks:
         job.settled = True
         self._count -= 1
         if self._count == 0:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._alarms.remove(self)
             if self._gate is not None and not self._gate.done():
                 self._gate.set_result(None)
 
@@ -118,7 +119,7 @@ class _Tasks:
             except asyncio.CancelledError:
                 continue  # already on its way to the caller
 
-    def _expire(self) -> None:
+    def ring(self) -> None:
         """Cancel every job past its limit, and come back at the next limit."""
         passed = time.monotonic() - self._started
         later = []
@@ -132,7 +133,8 @@ class _Tasks:
             else:
                 later.append(job.limit)
         if later:
-            self._timer = self._loop.call_later(min(later) - passed, self._expire)
+            self.due = self._started + min(later)
+            self._alarms.add(self)
 
     def _give_up(self, job: Job, task: asyncio.Task[None]) -> None:
         """The job does not listen: it is closed where it stands, and nobody waits for its task."""

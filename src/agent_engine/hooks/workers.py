@@ -17,6 +17,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from agent_engine.hooks.alarm import alarms
+
 __all__ = ["MOST_OVERRUN", "Errand", "Overran", "carry_back", "overrun", "run_in_worker"]
 
 MOST_OVERRUN = 64
@@ -73,7 +75,7 @@ class Errand(Generic[T]):
     been left behind. After ``wait`` has said True, ``value`` or ``error`` holds what came of it.
     """
 
-    __slots__ = ("__weakref__", "_done", "_loop", "_waiter", "_work", "deadline", "error", "left", "value")
+    __slots__ = ("__weakref__", "_done", "_loop", "_waiter", "_work", "deadline", "due", "error", "left", "value")
 
     def __init__(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._work: Callable[[], T] | None = work
@@ -81,6 +83,7 @@ class Errand(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
         self._done = False
         self.deadline = math.inf
+        self.due = math.inf
         self.left = False
         self.value: T | None = None
         self.error: BaseException | None = None
@@ -116,9 +119,10 @@ class Errand(Generic[T]):
     def report(self) -> None:
         """Tell the loop; on the worker thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self.ring)
 
-    def _wake(self) -> None:
+    def ring(self) -> None:
+        """What ``wait`` waits for, or the end of its time."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -128,7 +132,10 @@ class Errand(Generic[T]):
         if self._done:
             return True
         waiter = self._waiter = self._loop.create_future()
-        timer = None if seconds == math.inf else self._loop.call_later(seconds, self._wake)
+        timed = seconds != math.inf
+        if timed:
+            self.due = time.monotonic() + seconds
+            alarms().add(self)
         try:
             await waiter
         except BaseException:
@@ -136,8 +143,8 @@ class Errand(Generic[T]):
             raise
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
+            if timed:
+                alarms().remove(self)
         return self._done
 
     def leave(self, *, overran: bool = False) -> bool:
