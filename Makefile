@@ -5,6 +5,7 @@ BIN      := $(VENV)/bin
 PYTHON   ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
               $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 QUESTION ?=
+MODEL    ?=
 EXTRAS   := server,postgres,credentials,otel,anthropic,openai
 PARALLEL ?= -n 2 --dist loadgroup
 EXAMPLES := $(wildcard examples/*/agents.yaml)
@@ -13,7 +14,8 @@ EXAMPLES := $(wildcard examples/*/agents.yaml)
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo [QUESTION='...']   the knowledge assistant answers, with hooks around everything it does"
+	@echo "make demo                    the knowledge assistant answers, with hooks around everything it does"
+	@echo "                             QUESTION='...' asks your own, MODEL=provider:name takes another model"
 	@echo "make test                    every test"
 	@echo "make check                   format, lint, types, and the examples validated"
 	@echo "make format                  apply the formatter and the safe lint fixes"
@@ -50,8 +52,9 @@ $(VENV)/.installed-dev: $(INPUTS) $(VENV)/.installed
 	$(call install,--editable '.[$(EXTRAS)]' --group test --group check)
 
 demo: $(VENV)/.installed
-	@$(BIN)/python examples/enterprise-knowledge-assistant/demo.py $(if $(QUESTION),--question "$$QUESTION")
+	@$(BIN)/python examples/enterprise-knowledge-assistant/demo.py $(if $(QUESTION),--question "$$QUESTION") $(if $(MODEL),--model "$$MODEL")
 demo: export QUESTION := $(QUESTION)
+demo: export MODEL := $(MODEL)
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)

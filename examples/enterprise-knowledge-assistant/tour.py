@@ -82,7 +82,8 @@ def greet(out: Any, addresses: dict[str, str]) -> None:
     print("Two MCP servers of the demo's own are up:", file=out)
     for name, address in addresses.items():
         kind = "refuses requests without its key" if name.startswith("PRIVATE") else "open to everyone"
-        print(f"  {name.removesuffix('_URL').lower():17} {address}  ({kind})", file=out, flush=True)
+        print(f"  {name.removesuffix('_URL').lower():17} {address}  ({kind})", file=out)
+    print(file=out, flush=True)
 
 
 def heading(out: Any, number: int, count: int, question: str) -> None:
