@@ -14,7 +14,7 @@ from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
 from agent_engine.hooks.payloads import payload_type, private_copy, set_turn
-from agent_engine.hooks.quick import call_all, relay, together, walk
+from agent_engine.hooks.quick import Patience, call_all, relay, together, walk
 from agent_engine.hooks.site import Site
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
@@ -85,7 +85,19 @@ class Group:
 class Plan:
     """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
 
-    __slots__ = ("_calls", "_foldings", "_quick", "_way", "entries", "event", "groups", "limits", "reader", "spec")
+    __slots__ = (
+        "_calls",
+        "_foldings",
+        "_patience",
+        "_quick",
+        "_way",
+        "entries",
+        "event",
+        "groups",
+        "limits",
+        "reader",
+        "spec",
+    )
 
     def __init__(self, event: HookEvent, entries: Sequence[Entry]) -> None:
         self.event = event
@@ -96,6 +108,7 @@ class Plan:
         self.reader: Reader = reader_of(self.spec)
         self._calls = tuple(entry.call for entry in self.entries)
         self._way = _way(self.spec, self.groups)
+        self._patience = Patience()
         own_type = payload_type(event)
         self._foldings = {own_type: Folding(self.spec, own_type)}
         self._quick = dict(self._foldings) if self._way else {}
@@ -128,7 +141,7 @@ class Plan:
         elif way is WALK:
             outcome = await walk(pending, payload, self.limits)
         elif way is RELAY:
-            outcome = await relay(pending, payload, self.limits, folding)
+            outcome = await relay(pending, payload, self.limits, folding, self._patience)
         else:
             group = await together(self.entries, payload, folding)
             set_turn(payload, None)

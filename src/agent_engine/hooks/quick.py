@@ -27,6 +27,8 @@ __all__ = ["Outcome", "Position", "call_all", "relay", "together", "walk"]
 
 _DONE: Final = object()
 _driving: Final = coroutine(drive)
+_PAUSE: Final = 20
+"""After hooks that were not quick, so many dispatches do not stand still for theirs."""
 
 
 Outcome = tuple[int, Any, BaseException | None]
@@ -100,7 +102,28 @@ class Position:
             pass
 
 
-async def relay(pending: Any, payload: Any, limits: Sequence[float], folding: Folding) -> Outcome | None:
+class Patience:
+    """Whether it pays to stand still for the moment that quick sync hooks take: it does until it did not."""
+
+    __slots__ = ("_paused",)
+
+    def __init__(self) -> None:
+        self._paused = 0
+
+    def rewards(self, errand: Errand[None]) -> bool:
+        """True where the work is done within that moment."""
+        if self._paused:
+            self._paused -= 1
+            return False
+        done = errand.at_once()
+        if not done:
+            self._paused = _PAUSE
+        return done
+
+
+async def relay(
+    pending: Any, payload: Any, limits: Sequence[float], folding: Folding, patience: Patience
+) -> Outcome | None:
     """Call one function after the other in a worker thread: one hand-off, on a copy that is taken over at the end."""
     worked_on = copy_of(payload)
     one = _Relay(pending, worked_on)
@@ -114,17 +137,16 @@ async def relay(pending: Any, payload: Any, limits: Sequence[float], folding: Fo
         return len(limits) - 1, None, error
     on = Position(pending, limits)
     left = limits[0]
-    while True:
+    done = patience.rewards(errand)
+    while not done:
         errand.deadline = one.started + left
         try:
-            in_time = await errand.wait(left)
+            done = await errand.wait(left)
         except BaseException:
             on.stop()
             raise
-        if in_time:
-            break
         left = one.started + on.watch()[1] - time.monotonic()
-        if left <= 0:
+        if left <= 0 and not done:
             on.stop()
             errand.leave(overran=True)
             return on.left(), None, TimedOut()
@@ -148,15 +170,12 @@ class _Relay:
 
     def work(self) -> None:
         pending, payload, clock = self._pending, self._payload, time.monotonic
-        while True:
-            self.started = clock()  # before the next one is taken: so a hook is never found older than it is
-            call = next(pending, None)
-            if call is None:
-                return
+        for call in pending:
             value = call(payload)
             if value is not None and value is not True and value is not payload:
                 self.said = value
                 return
+            self.started = clock()  # before the next one is taken: so a hook is never found older than it is
 
 
 async def together(entries: Sequence[Entry], payload: Any, folding: Folding) -> tuple[Any, list[Job]] | None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from agent_engine.hooks.alarm import alarms
 from agent_engine.hooks.callbacks import in_context
@@ -18,9 +18,6 @@ from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, within
 from agent_engine.hooks.workers import Errand
 
 __all__ = ["Job", "is_awaitable", "run_together"]
-
-_TOGETHER_S: Final = 0.001
-"""Sync hooks share one thread for so long; what has not been begun by then gets threads of its own."""
 
 
 class Job:
@@ -165,7 +162,7 @@ class _Threads:
         if not self._jobs:
             return
         self._start(1)
-        if self._errands and not await self._errands[0].wait(_TOGETHER_S):
+        if self._errands and not self._errands[0].at_once():
             self._start(len(self._jobs) - self._next)
         for errand in self._errands:
             while not errand.left and not await errand.wait(self._nearest()):

@@ -7,7 +7,6 @@ counted meanwhile.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import os
@@ -23,6 +22,9 @@ __all__ = ["MOST_OVERRUN", "Errand", "Overran", "carry_back", "overrun", "run_in
 
 MOST_OVERRUN = 64
 """With this many threads in the process past their limit, further synchronous hooks fail at once."""
+
+MOMENT_S = 0.0002
+"""Seconds for which it is cheaper to wait for a thread than to be told by it."""
 
 _IDLE_S = 5.0
 """Seconds that a thread waits for more work before it ends."""
@@ -66,25 +68,37 @@ _left: set[Errand[Any]] = set()
 """Errands that nobody waits for any more and whose threads have not returned."""
 
 _lock = threading.Lock()
+_new_lock = threading.Lock
 
 
 class Errand(Generic[T]):
     """One piece of work for a worker thread, and the loop that waits for it.
 
     Made and awaited on one loop. ``deadline`` (``time.monotonic``) says from when on it counts as overrun once it has
-    been left behind. After ``wait`` has said True, ``value`` or ``error`` holds what came of it.
+    been left behind. Once it is done, ``value`` or ``error`` holds what came of it.
     """
 
-    __slots__ = ("__weakref__", "_done", "_loop", "_waiter", "_work", "deadline", "due", "error", "left", "value")
+    __slots__ = (
+        "__weakref__",
+        "_done",
+        "_ended",
+        "_loop",
+        "_waiter",
+        "_work",
+        "deadline",
+        "due",
+        "error",
+        "left",
+        "value",
+    )
 
-    def __init__(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, work: Callable[[], T]) -> None:
         self._work: Callable[[], T] | None = work
-        self._loop = loop or asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._done = False
-        self.deadline = math.inf
-        self.due = math.inf
-        self.left = False
+        self._done = self.left = False
+        self._ended = _new_lock()
+        self._ended.acquire()
+        self.deadline = self.due = math.inf
         self.value: T | None = None
         self.error: BaseException | None = None
 
@@ -107,19 +121,23 @@ class Errand(Generic[T]):
     def run(self) -> None:
         """Do the work; on the worker thread."""
         work, self._work = self._work, None
-        assert work is not None
         try:
-            self.value = work()
+            self.value = work()  # type: ignore[misc]  # it is there until it is run
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
             self.error = error
-        with _lock:
-            self._done = True
-            _left.discard(self)
 
     def report(self) -> None:
-        """Tell the loop; on the worker thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self._loop.call_soon_threadsafe(self.ring)
+        """Say that it is done; on the worker thread."""
+        with _lock:
+            self._done = True
+            waiter = self._waiter
+            _left.discard(self)
+        self._ended.release()
+        if waiter is not None:
+            try:
+                waiter.get_loop().call_soon_threadsafe(self.ring)
+            except RuntimeError:
+                return  # the loop is closed, and nobody waits
 
     def ring(self) -> None:
         """What ``wait`` waits for, or the end of its time."""
@@ -127,15 +145,22 @@ class Errand(Generic[T]):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def at_once(self) -> bool:
+        """Whether it is done within a moment. The loop stands still meanwhile, shorter than it takes to be woken up."""
+        return self._ended.acquire(timeout=MOMENT_S)
+
     async def wait(self, seconds: float = math.inf) -> bool:
         """Whether the work is done within ``seconds``; may be asked again. A cancelled wait leaves it behind."""
-        if self._done:
-            return True
-        waiter = self._waiter = self._loop.create_future()
-        timed = seconds != math.inf
-        if timed:
+        waiter = asyncio.get_running_loop().create_future()
+        with _lock:
+            if self._done:
+                return True
+            self._waiter = waiter
+        timers = None
+        if seconds != math.inf:
             self.due = time.monotonic() + seconds
-            alarms().add(self)
+            timers = alarms()
+            timers.add(self)
         try:
             await waiter
         except BaseException:
@@ -143,8 +168,8 @@ class Errand(Generic[T]):
             raise
         finally:
             self._waiter = None
-            if timed:
-                alarms().remove(self)
+            if timers is not None:
+                timers.remove(self)
         return self._done
 
     def leave(self, *, overran: bool = False) -> bool:
