@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -53,3 +54,21 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path):
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_script_of_continuous_integration_can_run_and_its_packages_are_names():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True, timeout=30)
+    lines = [line.partition("#")[0].strip() for line in (ROOT / ".ci" / "apt.txt").read_text().splitlines()]
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line) for line in lines if line)
+
+
+def test_make_names_its_targets_and_says_what_is_missing():
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
+    for target in ("demo", "test", "check", "bench", "mutants"):
+        assert f"make {target} " in said
+    command = ["make", "--no-print-directory", "VENV=.venv-none", "PYTHON=", ".venv-none/bin/python"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "Agent Engine needs Python 3.11, 3.12 or 3.13, and found none on PATH." in done.stdout
