@@ -112,7 +112,9 @@ async def test_every_face_goes_through_the_doors(watched: dict[str, int]) -> Non
     list(agent().stream("go"))
     [text async for text in agent().astream("go")]
     await agent().acall_tool("work", {"n": 1})
-    await agent(model=ScriptedModel([ModelError("down")]), fallback=[ScriptedModel([call("work"), "answer"])]).arun("go")
+    await agent(model=ScriptedModel([ModelError("down")]), fallback=[ScriptedModel([call("work"), "answer"])]).arun(
+        "go"
+    )
     child = node_of([call("work"), "done"], [work], name="child")
     for key in ("children", "handoffs"):
         await made([call("child", {"message": "go"}), "answer"], **{key: (child,)}).run()
@@ -124,7 +126,9 @@ async def test_every_face_goes_through_the_doors(watched: dict[str, int]) -> Non
 async def test_the_engines_own_model_calls_go_through_the_door(watched: dict[str, int]) -> None:
     one = made(["a summary", "answer"], limits=Limits(context_tokens=50))
     heard: list[Any] = []
-    one.registry.register_function("before_llm", lambda payload: heard.append(payload.messages) or None, sequential=True)
+    one.registry.register_function(
+        "before_llm", lambda payload: heard.append(payload.messages) or None, sequential=True
+    )
     history = [{"role": role, "content": "x" * 200} for role in ("user", "assistant") * 4]
     await one.run(history=history)
     assert watched["model"] == 2
@@ -138,7 +142,9 @@ async def test_a_model_of_the_users_own_is_reached_at_the_door_too() -> None:
 
         async def request(self, messages: Any, tools: Any, settings: Any) -> ModelResponse:
             assert at_door(MODEL_DOOR)
-            return ModelResponse("hello") if messages[-1]["role"] == "tool" else ModelResponse("", [ToolCall("", "work")])
+            return (
+                ModelResponse("hello") if messages[-1]["role"] == "tool" else ModelResponse("", [ToolCall("", "work")])
+            )
 
         def stream(self, messages: Any, tools: Any, settings: Any) -> Any:
             raise NotImplementedError

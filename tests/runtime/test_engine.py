@@ -615,3 +615,36 @@ async def test_a_broken_command_under_the_files_default_fails_the_request(tmp_pa
     async with built:
         with pytest.raises(HookExecutionError):
             await built.call_tool("echo", {"text": "x"})
+
+
+async def test_models_are_made_after_the_start_hooks_so_that_those_can_bring_their_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    yaml = "system: {name: x}\nagents: {a: {model: {provider: anthropic, name: some-model}}}\ngraph: {a: }\n"
+    path = project(tmp_path, yaml)
+    with pytest.raises(Exception, match="ANTHROPIC_API_KEY"):
+        await Engine.from_yaml(path).build()
+    hook = "import os\n\ndef start(event):\n    os.environ['ANTHROPIC_API_KEY'] = 'k'\n"
+    path = project(tmp_path, yaml + "hooks: {on_engine_start: [{ref: 'plugins.s:start'}]}\n", {"plugins/s.py": hook})
+    async with Engine.from_yaml(path) as built:
+        assert built.loaded.system.root == "a"
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+
+async def test_a_system_made_in_python_runs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_engine.models.scripted import ScriptedModel
+    from agent_engine.spec.system import AgentSpec, System, SystemInfo, ToolSpec
+
+    project(tmp_path, SIMPLE, ECHO)
+    monkeypatch.chdir(tmp_path)
+    system = System(
+        system=SystemInfo(name="made"),
+        agents={"a": AgentSpec(tools=["echo"])},
+        tools={"echo": ToolSpec(description="x")},
+        graph={"a": None},
+    )
+    async with Engine(system, model=ScriptedModel([call("echo", {"text": "x"}), "done"])) as built:
+        assert (await built.run("hello")).output == "done"
+    with pytest.raises(SpecError, match="not declared"):
+        Engine(system.model_copy(update={"tools": {}}))

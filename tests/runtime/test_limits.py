@@ -35,7 +35,11 @@ async def test_a_call_over_the_limit_is_refused_and_the_model_gets_one_last_call
 
 
 async def test_the_last_call_is_the_last_even_if_the_model_wants_more() -> None:
-    one = made([call("work"), call("work"), {**call("work"), "text": "all right"}], [Counter().work], limits=Limits(tool_calls=1))
+    one = made(
+        [call("work"), call("work"), {**call("work"), "text": "all right"}],
+        [Counter().work],
+        limits=Limits(tool_calls=1),
+    )
     result = await one.run()
     assert result.output == "all right"
     assert "tool_calls" not in result.messages[-1]

@@ -76,7 +76,10 @@ async def test_before_llm_changes_settings_and_adds_context() -> None:
     result = await one.run()
     request = one.model.requests[0]
     assert (request.settings.temperature, request.settings.max_tokens) == (0.5, 7)
-    assert request.messages[:2] == [{"role": "system", "content": "You help."}, {"role": "system", "content": "be brief"}]
+    assert request.messages[:2] == [
+        {"role": "system", "content": "You help."},
+        {"role": "system", "content": "be brief"},
+    ]
     assert "be brief" not in str(result.messages)
 
 
@@ -116,7 +119,9 @@ async def test_the_providers_own_parts_go_with_a_message_and_leave_with_a_change
 async def test_what_after_llm_leaves_is_the_answer_everywhere() -> None:
     native = {"provider": "x", "parts": ["secret"]}
     one = made([Turn(text="secret", tool_calls=[ToolCall("c1", "work", {})], native=native), "secret answer"], [work])
-    one.registry.register_function("after_llm", lambda seen: HookResult.modify(response=seen.response.replace("secret", "***")))
+    one.registry.register_function(
+        "after_llm", lambda seen: HookResult.modify(response=seen.response.replace("secret", "***"))
+    )
     result = await one.run()
     assert result.output == "*** answer"
     assert "secret" not in str(result.messages)
@@ -217,7 +222,10 @@ async def test_retries_stay_inside_one_pair_with_on_retry_before_each_wait() -> 
     trace = listen(one.registry)
     assert (await one.run()).output == "answer"
     assert len(trace.of("before_llm")) == len(trace.of("after_llm")) == 1
-    told = [(seen.attempt, seen.delay_ms, seen.max_attempts, seen.error_type, seen.operation) for seen in trace.of("on_retry")]
+    told = [
+        (seen.attempt, seen.delay_ms, seen.max_attempts, seen.error_type, seen.operation)
+        for seen in trace.of("on_retry")
+    ]
     assert told == [(1, 0.0, 3, "ModelError", "model"), (2, 0.0, 3, "ModelError", "model")]
     assert trace.of("on_error") == []
 
@@ -248,7 +256,12 @@ async def test_a_fallback_is_a_call_of_its_own_and_stays_for_the_turn() -> None:
     assert trace.statuses("after_llm") == ["error", "ok", "ok"]
     assert [seen.model for seen in trace.of("before_llm")] == ["scripted", "spare", "spare"]
     told = trace.one("model_fallback")
-    assert (told.from_model, told.to_model, told.reason_category, told.fallback_index) == ("scripted", "spare", "server", 1)
+    assert (told.from_model, told.to_model, told.reason_category, told.fallback_index) == (
+        "scripted",
+        "spare",
+        "server",
+        1,
+    )
     assert unbalanced(trace.names) == []
 
 
@@ -344,7 +357,9 @@ async def test_a_wrapper_answers_by_itself_and_the_hooks_see_it() -> None:
         return ModelResponse("from the cache", request.model)
 
     one = chained([], cached)
-    one.registry.register_function("on_llm_delta", lambda seen: HookResult.modify(text=seen.text.replace("cache", "***")))
+    one.registry.register_function(
+        "on_llm_delta", lambda seen: HookResult.modify(text=seen.text.replace("cache", "***"))
+    )
     trace = listen(one.registry, ["before_llm", "after_llm"])
     assert (await one.run()).output == "from the ***"
     assert trace.one("after_llm").response == "from the ***"

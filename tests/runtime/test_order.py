@@ -132,7 +132,11 @@ async def test_middleware_and_observers_stand_where_the_order_says() -> None:
         on_step=note("on_step"),
         on_tool_call=note("on_tool_call"),
     )
-    listen(one.registry, ["before_llm", "after_llm", "before_tool", "before_tool_call", "transform_tool_result", "after_tool"], trace)
+    listen(
+        one.registry,
+        ["before_llm", "after_llm", "before_tool", "before_tool_call", "transform_tool_result", "after_tool"],
+        trace,
+    )
     await one.run()
     model = [
         "before_model 1",

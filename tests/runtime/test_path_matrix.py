@@ -81,7 +81,11 @@ class Cell:
             },
         )
         if "top" not in graph:
-            path.write_text(path.read_text().replace("orchestrators:\n  top: {description: Routes., prompts: {orchestrator: r.md}}\n", ""))
+            path.write_text(
+                path.read_text().replace(
+                    "orchestrators:\n  top: {description: Routes., prompts: {orchestrator: r.md}}\n", ""
+                )
+            )
         hooks = self.registry if self.way != "yaml" else None
         return Engine.from_yaml(path, model=self.scripted(turns), hooks=hooks, **options)
 
@@ -90,13 +94,16 @@ class Cell:
 
     def command(self) -> str:
         note = f"echo called >> {self.folder}/gate; "
-        return note + {
-            "deny": f"echo '{REASON}' >&2; exit 2",
-            "modify": """echo '{"decision": "modify", "modified_input": {"target": "changed"}}'""",
-            "observe": "true",
-            "raise": "exit 1",
-            "time out": "sleep 20",
-        }[self.decision]
+        return (
+            note
+            + {
+                "deny": f"echo '{REASON}' >&2; exit 2",
+                "modify": """echo '{"decision": "modify", "modified_input": {"target": "changed"}}'""",
+                "observe": "true",
+                "raise": "exit 1",
+                "time out": "sleep 20",
+            }[self.decision]
+        )
 
     def asked_gate(self) -> int:
         file = self.folder / "gate"
@@ -156,7 +163,9 @@ def cell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cell]:
 def yaml_registry(one: Cell) -> None:
     """For an Agent, the YAML way is a registry read from a file."""
     if one.way == "yaml" and len(one.registry) == 0:
-        path = project(one.folder / "agent", "system: {name: h}\nagents: {a: {}}\ngraph: {a: }\n" + one.hooks_yaml(), {"p.md": ""})
+        path = project(
+            one.folder / "agent", "system: {name: h}\nagents: {a: {}}\ngraph: {a: }\n" + one.hooks_yaml(), {"p.md": ""}
+        )
         one.registry = HookRegistry.from_yaml(path)
 
 

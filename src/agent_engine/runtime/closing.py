@@ -33,6 +33,13 @@ def status_of(step: Step, error: BaseException) -> ClosingStatus:
     return "error"
 
 
+async def checkpoint() -> None:
+    """Let a cancellation in that was asked for and has met no await yet: a run must not end well behind its back."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)
+
+
 async def dispatch_closing(step: Step, plan: Plan, payload: Any) -> Verdict:
     """Dispatch a closing event. A cancellation in the middle of it ends the hook that it meets; the hooks behind that
     one still hear the event, so that whoever saw a step begin sees it end."""

@@ -17,7 +17,7 @@ from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlock
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
-from agent_engine.runtime.closing import close_step, status_of
+from agent_engine.runtime.closing import checkpoint, close_step, status_of
 from agent_engine.runtime.model_hooks import ModelHooks
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.retry import MODEL_ATTEMPTS, retried
@@ -63,6 +63,7 @@ async def call_model(turn: Turn, own: Sequence[Message] | None = None) -> ModelA
     """
     models = turn.node.models
     while True:
+        await checkpoint()
         model, settings = models[turn.model_index]
         try:
             return await in_context(contextvars.copy_context(), ModelPassage(turn, model, settings, own=own).run())

@@ -7,10 +7,12 @@ body, after_tool middleware, transform_tool_result, after_tool, after_tool_call 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_refusal
@@ -248,9 +250,11 @@ class ToolPassage:
         )
         if frame is not None:
             invocation.extra["frame"] = frame
-        token = CALLING.set(turn)
+        # What the body sets in context variables is seen by nobody else, its closing hooks included.
+        own = contextvars.copy_context()
+        own.run(CALLING.set, turn)
         try:
-            return await self.tool.invoke(self.gates.values, invocation)
+            return await in_context(own, self.tool.invoke(self.gates.values, invocation))
         except RunBlocked as blocked:
             # A delegate was refused: to its parent this call was refused.
             raise Refused(blocked.hook, blocked.reason) from blocked
@@ -260,8 +264,6 @@ class ToolPassage:
                 raise
             # Nobody cancelled this run: the body waited for something that was cancelled, which is its own failure.
             raise ToolCancelled("the tool was cancelled from inside") from error
-        finally:
-            CALLING.reset(token)
 
     async def _failed(self, error: BaseException | None, text: str | None = None) -> ToolOutcome:
         """The body raised: an outcome that the model reads, unless it is the end of the run."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.messages import assistant_from
 from agent_engine.models.messages import tool as tool_message
-from agent_engine.runtime.closing import close_step, dispatch_closing, status_of
+from agent_engine.runtime.closing import checkpoint, close_step, dispatch_closing, status_of
 from agent_engine.runtime.model_call import call_model
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import Step, refuses
@@ -308,6 +308,7 @@ class Turn:
     # The end of a turn
 
     async def _end(self, answer: Answer) -> Answer:
+        await checkpoint()
         plan = self.step.plan(HookEvent.AFTER_AGENT)
         if plan is None:
             self.under_way = False

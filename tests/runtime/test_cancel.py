@@ -1,0 +1,290 @@
+"""Cancellation: at any point, with every pair closed, and with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from agent_engine.hooks.errors import HookExecutionError
+from agent_engine.models.scripted import Turn
+
+from .run_kit import Made, Trace, call, calls, listen, made, no_task_left, node_of, unbalanced
+
+
+class Stage:
+    """A place where a run can be caught."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def stay(self, *_: Any) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+async def cancelled_at(stage: Stage, one: Made, **options: Any) -> None:
+    """Start a run, wait until it is caught, cancel it."""
+    async with no_task_left():
+        task = asyncio.create_task(one.run(**options))
+        await stage.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def work() -> str:
+    """Work."""
+    return "done"
+
+
+HOOKS = [
+    "on_run_start",
+    "user_prompt_submit",
+    "before_agent",
+    "before_tool_definitions",
+    "before_llm",
+    "after_llm",
+    "before_tool",
+    "before_tool_call",
+    "transform_tool_result",
+    "after_tool",
+    "after_tool_call",
+    "after_agent",
+    "on_run_end",
+]
+
+
+@pytest.mark.parametrize("event", HOOKS)
+@pytest.mark.parametrize("behind", [False, True], ids=["listener first", "listener behind"])
+async def test_cancelled_in_a_hook(event: str, behind: bool) -> None:
+    stage = Stage()
+    one = made([call("work"), "answer"], [work])
+    if behind:
+        one.registry.register_function(event, stage.stay, sequential=True)
+    trace = listen(one.registry)
+    if not behind:
+        one.registry.register_function(event, stage.stay, sequential=True, priority=20_000)
+    await cancelled_at(stage, one)
+    opened = trace.names.count(event) if event.startswith("before") else 0
+    balance = Trace([row for row in trace.rows if row[0] != event or not opened])
+    # The hook that is caught in a before_* has not let its step through: nothing is to be closed there.
+    problems = [line for line in unbalanced(balance.names) if not (opened and not behind and line.startswith(event))]
+    assert problems == []
+    assert len(trace.of("on_run_error")) == 1
+    assert type(trace.one("on_run_error")).__name__ == "RunCancelled"
+
+
+async def test_cancelled_in_the_model() -> None:
+    stage = Stage()
+    one = made([Turn(wait=stage.stay)], [work])
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert trace.statuses("after_llm") == trace.statuses("after_agent") == ["cancelled"]
+    assert trace.one("after_agent").error_type == "RunCancelled"
+    assert unbalanced(trace.names) == []
+
+
+async def test_cancelled_in_the_tool_and_in_its_siblings() -> None:
+    stage = Stage()
+
+    async def slow(n: int) -> None:
+        """Slow."""
+        await stage.stay()
+
+    one = made([calls(("slow", {"n": 1}), ("slow", {"n": 2}), ("work", {}))], [slow, work])
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert sorted(trace.statuses("after_tool")) == ["cancelled", "cancelled", "ok"]
+    assert unbalanced(trace.names) == []
+
+
+async def test_cancelled_deep_in_a_child() -> None:
+    stage = Stage()
+
+    async def slow() -> None:
+        """Slow."""
+        await stage.stay()
+
+    child = node_of([call("slow")], [slow], name="child")
+    one = made([call("child", {"message": "go"})], children=(child,))
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert trace.statuses("after_agent") == ["cancelled", "cancelled"]
+    assert trace.one("subagent_stop").success is False
+    assert unbalanced(trace.names) == []
+
+
+async def test_cancelled_while_an_approver_thinks() -> None:
+    from agent_engine.hooks import HookResult
+
+    stage = Stage()
+    one = made([call("work")], [work], approver=stage.stay)
+    one.registry.register_function("before_tool", lambda seen: HookResult.ask("?"), sequential=True)
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert "after_tool" not in trace.names
+    assert unbalanced([name for name in trace.names if name != "before_tool"]) == []
+
+
+async def test_cancelled_between_steps() -> None:
+    """A cancellation that meets no await of its own is seen at the next one."""
+    one = made([call("work"), "answer"], [work])
+    trace = listen(one.registry)
+
+    async def cancel_me(seen: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    one.registry.register_function("after_tool_call", cancel_me, sequential=True)
+    task = asyncio.create_task(one.run())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert unbalanced(trace.names) == []
+    assert trace.statuses("after_agent") == ["cancelled"]
+
+
+async def test_a_second_cancellation_does_not_cut_the_closing_events_short() -> None:
+    stage = Stage()
+    closing = Stage()
+    released = asyncio.Event()
+    one = made([Turn(wait=stage.stay)])
+
+    async def slow_close(seen: Any) -> None:
+        closing.reached.set()
+        await released.wait()
+
+    one.registry.register_function("after_agent", slow_close, sequential=True)
+    trace = listen(one.registry)
+    task = asyncio.create_task(one.run())
+    await stage.reached.wait()
+    task.cancel()
+    await closing.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert trace.statuses("after_agent") == ["cancelled"]
+    assert len(trace.of("on_run_error")) == 1
+
+
+async def test_closing_events_have_a_time_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.runtime.state.CLOSING_SECONDS", 0.05)
+    stage = Stage()
+    one = made([Turn(wait=stage.stay)])
+    one.registry.register_function("after_llm", lambda seen: asyncio.Event().wait(), sequential=True)
+    async with no_task_left():
+        task = asyncio.create_task(one.run())
+        await stage.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_a_closing_hook_that_fails_never_takes_the_place_of_the_cancellation() -> None:
+    stage = Stage()
+    one = made([Turn(wait=stage.stay)])
+    for event in ("after_llm", "after_agent", "on_run_error"):
+        one.registry.register_function(event, lambda seen: 1 / 0, failure_policy="fail")
+    await cancelled_at(stage, one)
+
+
+async def test_a_closing_hook_that_fails_has_the_error_on_its_way_as_context() -> None:
+    one = made([ValueError("the first")])
+    one.registry.register_function("after_agent", lambda seen: 1 / 0, failure_policy="fail")
+    trace = listen(one.registry)
+    with pytest.raises(HookExecutionError) as caught:
+        await one.run()
+    contexts = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        contexts.append(error)
+        error = error.__context__
+    assert any(isinstance(one, ValueError) and str(one) == "the first" for one in contexts)
+    assert trace.one("on_run_error") is caught.value
+
+
+async def test_a_run_that_is_cancelled_leaves_no_thread_and_no_descriptor() -> None:
+    async def once() -> None:
+        stage = Stage()
+        one = made([call("work"), Turn(wait=stage.stay)], [work])
+        listen(one.registry)
+        await cancelled_at(stage, one)
+
+    await once()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    for _ in range(20):
+        await once()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert threading.active_count() <= threads
+
+
+async def test_pairs_balance_over_many_concurrent_runs() -> None:
+    """200 runs that end in every way there is: every step that began has ended once, with the right status."""
+    chance = random.Random(7)
+    made_runs: list[tuple[str, Trace, Any]] = []
+
+    async def body(kind: str) -> str:
+        """Work."""
+        await asyncio.sleep(chance.random() / 500)
+        if kind == "raise":
+            raise ValueError("no")
+        if kind == "time out":
+            raise TimeoutError
+        if kind in ("cancel", "abandon"):
+            await asyncio.Event().wait()
+        return "done"
+
+    async def gate(seen: Any) -> Any:
+        await asyncio.sleep(0)
+        return "no" if seen.tool_input["kind"] == "deny" else None
+
+    async def run(kind: str) -> None:
+        turns = [calls(("body", {"kind": kind}), ("body", {"kind": "ok"})), "answer"]
+        one = made(turns, [body])
+        trace = Trace()
+        one.registry.register_function("before_tool", gate, sequential=True)
+        listen(one.registry, trace=trace)
+        made_runs.append((kind, trace, one))
+        if kind == "abandon":
+            stream = one.stream()
+            async for event in stream:
+                if event.type == "tool_started":
+                    break
+            await stream.aclose()  # type: ignore[attr-defined]
+            return
+        task = asyncio.create_task(one.run())
+        if kind == "cancel":
+            while "before_tool_call" not in trace.names:
+                await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled() is (kind == "cancel")
+
+    kinds = ["ok", "raise", "deny", "time out", "cancel", "abandon"]
+    async with no_task_left():
+        await asyncio.gather(*(run(chance.choice(kinds)) for _ in range(200)))
+    expected = {
+        "ok": ["ok", "ok"],
+        "raise": ["error", "ok"],
+        "deny": ["ok"],
+        "time out": ["ok", "timed_out"],
+    }
+    for kind, trace, _ in made_runs:
+        # Where a run is cancelled, its listener may have been waiting for the gate before it: it did not see that step.
+        assert unbalanced(trace.names) == [], (kind, trace.names)
+        assert len(trace.of("after_agent")) == 1
+        if kind in expected:
+            assert sorted(trace.statuses("after_tool")) == expected[kind]
+            assert trace.one("after_agent").status == "ok"
+        else:
+            assert trace.one("after_agent").status == "cancelled"
+            assert set(trace.statuses("after_tool")) <= {"ok", "cancelled"}
+        assert len(trace.of("on_run_end")) + len(trace.of("on_run_error")) == 1
