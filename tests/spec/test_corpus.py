@@ -173,3 +173,12 @@ def test_missing_and_unreadable_files_are_problems(tmp_path: Path) -> None:
     assert str(examine(tmp_path / "no.yaml")[1][0]) == f"{tmp_path}/no.yaml no such file"
     assert "cannot be read" in str(examine(tmp_path)[1][0])
     assert "cannot be read" in str(examine(tmp_path / "a\0b")[1][0])
+
+
+def test_a_message_stays_on_one_line_and_short_whatever_a_key_holds(tmp_path: Path) -> None:
+    keys = ['"a\\nb\\e[31m"', '"' + "x" * 5000 + '"', '"\\u202e"']
+    for key in keys:
+        for text in (f"{key}: 1\n", f"agents: {{{key}: {{}}}}\n", f"hooks: {{{key}: []}}\n"):
+            for problem in errors_of(text, tmp_path):
+                assert str(problem).isprintable()
+                assert len(problem.message) < 1000

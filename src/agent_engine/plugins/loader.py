@@ -71,7 +71,9 @@ class PluginSpace:
             base = root / name
             if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
                 return True
-            if base.is_dir() and (name == "plugins" or root is not self.folder) and any(base.rglob("*.py")):
+            if base.is_dir() and name == "plugins":
+                return True
+            if base.is_dir() and root is not self.folder and any(base.rglob("*.py")) and not _importable(name):
                 return True
         return False
 
@@ -182,6 +184,14 @@ def _forget_hooks(package: str) -> None:
             module = getattr(hook.func, "__module__", None) if isinstance(hook, FunctionHook) else None
             if module is not None and f"{module}.".startswith(f"{package}."):
                 registry.unregister(hook.id)
+
+
+def _importable(name: str) -> bool:
+    """Whether the interpreter's own path has such a package; a mere folder never stands in its way."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _forget_loggers(package: str) -> None:

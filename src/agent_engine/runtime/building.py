@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from agent_engine.mcp.client import McpClients
     from agent_engine.plugins.loader import PluginSpace
     from agent_engine.records.journal import Journal
-    from agent_engine.runtime.graph import ToolBook
+    from agent_engine.runtime.graph import ModelBook, ToolBook
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.limits import Limits
     from agent_engine.runtime.node import Node
-    from agent_engine.spec.hooks import PluginInstances
+    from agent_engine.runtime.prompts import Prompts
     from agent_engine.spec.load import Loaded
 
 logger = logging.getLogger("agent_engine.runtime")
@@ -96,18 +96,16 @@ class _Builder:
         self.warnings: list[str] = []
 
     async def build(self) -> Built:
+        from agent_engine.runtime.graph import ModelBook
         from agent_engine.runtime.host import Host
 
         await self._open_journal()
         await self._config()
-        instances = await self._plugins()
-        tools, models, prompts = self._code(instances)
-        from agent_engine.models.base import close_model
-
-        for model in models.made:
-            if model is not models.override:  # the caller's own is the caller's to close
-                self.stack.push_async_callback(_quietly, "closing a model", partial(close_model, model))
-        await self._setup(sorted({model.provider for model in models.made}))
+        await self._plugins()
+        tools, prompts = self._code()
+        models = ModelBook(self.loaded.folder, self.loaded.environ, self.parts.model)
+        await self._setup(models.providers(self.loaded.system))
+        self._models(models)
         clients = await self._servers(tools)
         from agent_engine.runtime.graph import GraphBuilder, limits_of
 
@@ -167,7 +165,7 @@ class _Builder:
         if verdict.payload.config != self.loaded.data:
             self.loaded = reload_data(self.loaded, verdict.payload.config)
 
-    async def _plugins(self) -> PluginInstances:
+    async def _plugins(self) -> None:
         """Load the code of the hooks, register them in file order, and tell about each plugin."""
         from agent_engine.plugins.loader import PluginSpace
         from agent_engine.plugins.manifest import read_manifest
@@ -189,7 +187,6 @@ class _Builder:
         )
         for name, plugin in instances.made.items():
             await self._loaded_plugin(name, plugin)
-        return instances
 
     async def _loaded_plugin(self, name: str, plugin: Any) -> None:
         from agent_engine.hooks.payloads import OnInitInput, OnShutdownInput
@@ -204,18 +201,26 @@ class _Builder:
         )
         await self._fire(HookEvent.ON_INIT, OnInitInput(**facts))
 
-    def _code(self, instances: PluginInstances) -> tuple[Any, Any, Any]:
-        """Tools, models and prompts: everything else that can be missing, before anything is started."""
-        from agent_engine.runtime.graph import ModelBook, ToolBook
+    def _code(self) -> tuple[ToolBook, Prompts]:
+        """Tools and prompts: what can be missing is found before anything is started."""
+        from agent_engine.runtime.graph import ToolBook
         from agent_engine.runtime.prompts import Prompts
 
-        system = self.loaded.system
-        tools = ToolBook(system, self.space, self.manifest)
+        tools = ToolBook(self.loaded.system, self.space, self.manifest)
         tools.load()
-        models = ModelBook(self.loaded.folder, self.loaded.environ, self.parts.model)
-        for node_id in (*system.orchestrators, *system.agents):
-            models.models(system.model_of(node_id))
-        return tools, models, Prompts(system, self.loaded.folder, self.space, self.manifest)
+        return tools, Prompts(self.loaded.system, self.loaded.folder, self.space, self.manifest)
+
+    def _models(self, models: ModelBook) -> None:
+        """Models come after on_engine_start: a hook there may bring their keys, or say better what is missing."""
+        from agent_engine.models.base import close_model
+
+        try:
+            for node_id in (*self.loaded.system.orchestrators, *self.loaded.system.agents):
+                models.models(self.loaded.system.model_of(node_id))
+        finally:
+            for model in models.made:
+                if model is not models.override:  # the caller's own is the caller's to close
+                    self.stack.push_async_callback(_quietly, "closing a model", partial(close_model, model))
 
     async def _setup(self, providers: list[str]) -> None:
         """setup and on_engine_start; its metadata names the providers, so that a hook can look for their keys."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent_engine.runtime.limits import Limits
     from agent_engine.runtime.result import RunEvent, RunResult
     from agent_engine.spec.load import Loaded
+    from agent_engine.spec.system import System
 
 logger = logging.getLogger("agent_engine.runtime")
 
@@ -37,7 +38,8 @@ class Engine:
     """Runs one declared system. Use it as ``async with Engine.from_yaml(path) as engine:``.
 
     Args:
-        system: a checked system (``load_system``), or the path of its file.
+        system: a checked system (``load_system``), the path of its file, or a System made in Python, whose paths are
+            relative to the working folder.
         hooks: what an Agent's ``hooks`` takes: HooksConfig, a dict of its keys, a HookRegistry, a list of middleware.
             They add to the file's hooks and to the process-wide registry.
         platform_hooks: hooks that run before everything else and cannot be removed, disabled or preceded.
@@ -53,7 +55,7 @@ class Engine:
 
     def __init__(
         self,
-        system: Loaded | str | Path,
+        system: Loaded | System | str | Path,
         *,
         hooks: Any = None,
         platform_hooks: Sequence[HookDefinition] = (),
@@ -64,12 +66,11 @@ class Engine:
         limits: Limits | None = None,
     ) -> None:
         from agent_engine.runtime.building import Parts
+        from agent_engine.spec.load import Loaded, load_system, loaded_from
 
         if isinstance(system, (str, Path)):
-            from agent_engine.spec.load import load_system
-
             system = load_system(system)
-        self._loaded = system
+        self._loaded = system if isinstance(system, Loaded) else loaded_from(system)
         self._parts = Parts(
             hooks=hooks,
             platform_hooks=tuple(platform_hooks),
@@ -214,6 +215,20 @@ class Engine:
         from agent_engine.runtime.run import resume_request
 
         return await self._tracked(resume_request(built.root, run_id, decisions, host=built.host, context=context))
+
+    def resume_stream(
+        self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
+    ) -> AsyncIterator[RunEvent]:
+        """The events of a waiting run that goes on, as :meth:`stream` gives those of a new one."""
+        built = self._ready("resume_stream")
+        from agent_engine.runtime.run import resume_request
+        from agent_engine.runtime.streaming import stream_events
+
+        return stream_events(
+            lambda emit: self._tracked(
+                resume_request(built.root, run_id, decisions, host=built.host, context=context, emit=emit)
+            )
+        )
 
     async def waiting(self) -> list[dict[str, Any]]:
         """The stored runs that wait for an approval, oldest first."""

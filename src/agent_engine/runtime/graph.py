@@ -57,6 +57,22 @@ class ModelBook:
         first = (self._model(_key(spec), spec), _settings(spec))
         return (first, *((self._model(_key(one), one), _settings(one)) for one in spec.fallback))
 
+    def providers(self, system: System) -> list[str]:
+        """The providers that the system's models come from, without making a model."""
+        if self.override is not None and not isinstance(self.override, str):
+            return [str(getattr(self.override, "provider", "") or type(self.override).__name__)]
+        specs = [system.model_of(node_id) for node_id in (*system.orchestrators, *system.agents)]
+        if self.override is not None or None in specs:
+            chosen = self.override or self.environ.get("AGENT_ENGINE_MODEL") or "offline"
+            found = {"google" if (name := chosen.partition(":")[0]) == "gemini" else name}
+            specs = [] if self.override is not None else specs
+        else:
+            found = set()
+        for spec in specs:
+            if spec is not None:
+                found |= {one.canonical_provider for one in (spec, *spec.fallback)}
+        return sorted(found)
+
     def _model(self, key: tuple[Any, ...], value: Any) -> Model:
         from agent_engine.models.resolve import model_from
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from agent_engine.spec.system import System
 
 
+_LONGEST = 800
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A system that can be built.
@@ -82,6 +85,16 @@ def examine_text(
     return examine_document(document, Path(path), environ=environ, files=files)
 
 
+def loaded_from(system: System, folder: str | Path = ".", *, environ: Mapping[str, str] | None = None) -> Loaded:
+    """A System that was made in Python, checked like a file beside which its prompts and plugins lie."""
+    data = system.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    path = Path(folder) / "agents.yaml"
+    loaded, problems = examine_document(Document(str(path), data, Positions(None), []), path, environ=environ)
+    if loaded is None or any(problem.severity == "error" for problem in problems):
+        raise SpecError(problems)
+    return loaded
+
+
 def reload_data(loaded: Loaded, data: dict[str, Any]) -> Loaded:
     """The system that ``data`` says in the place of what the file said (an on_config hook changed it).
 
@@ -113,6 +126,12 @@ def examine_document(
     return Loaded(system, tuple(problems), document.positions, path, environ, document.data), problems
 
 
+def _clean(text: str) -> str:
+    """Fit for one line of a terminal: no credential, no control character, not endless."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in redact(text[:2_000]))
+    return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "…"
+
+
 def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> list[Problem]:
     """Entries that the kernel would refuse, told before anything is built; those that have a problem are left out."""
     from agent_engine.hooks.errors import HookRegistrationError
@@ -137,7 +156,7 @@ def _in_order(problems: Iterable[Problem]) -> list[Problem]:
     """Each problem once, in the order of the files, with nothing in it that looks like a credential."""
     seen: dict[tuple[str, int, int, str, str], Problem] = {}
     for problem in problems:
-        clean = replace(problem, message=redact(problem.message), path=redact(problem.path))
+        clean = replace(problem, message=_clean(problem.message), path=_clean(problem.path))
         seen.setdefault((clean.file, clean.line, clean.column, clean.path, clean.message), clean)
     first = {problem.file: index for index, problem in reversed(list(enumerate(seen.values())))}
     return sorted(seen.values(), key=lambda one: (first[one.file], one.line, one.column, one.path))

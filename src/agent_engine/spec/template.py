@@ -36,6 +36,8 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 def read_prompt(path: Path) -> str:
     """The text of a prompt file. Raises OSError, UnicodeDecodeError, and ValueError where it is too large."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError("no regular file")
     with path.open("rb") as stream:
         raw = stream.read(MAX_PROMPT_BYTES + 1)
     if len(raw) > MAX_PROMPT_BYTES:

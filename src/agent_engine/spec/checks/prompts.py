@@ -59,7 +59,7 @@ def _prompt(check: Check, node: str, block: dict[str, Any], value: str, path: Do
         check.note(path, f"{name} cannot be read: {exc.strerror or type(exc).__name__}")
         return
     except ValueError:
-        check.note(path, f"{name} is over {MAX_PROMPT_BYTES // 1024} KiB or no path at all")
+        check.note(path, f"{name} is no plain file of up to {MAX_PROMPT_BYTES // 1024} KiB")
         return
     if PROMPT_MARKER in text:
         _inside(
