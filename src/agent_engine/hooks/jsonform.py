@@ -51,7 +51,11 @@ def to_json(value: object) -> bytes:
     Raises:
         JsonFormError: something in ``value`` has no JSON form; the error names its path.
     """
-    text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _document(to_plain(value))
+
+
+def _document(plain: Any) -> bytes:
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A lone surrogate is the only thing UTF-8 refuses, and what `backslashreplace` makes of it is JSON's own escape.
     return text.encode("utf-8", "backslashreplace")
 
@@ -74,7 +78,7 @@ def payload_json(payload: object, event: str) -> bytes:
         raise JsonFormError("", f"is a {type(payload).__name__}; a payload has fields")
     if isinstance(payload, ToolResultContext):
         plain["result"] = payload.result
-    return to_json({**plain, "event_name": plain.get("event_name") or str(event)})
+    return _document({**plain, "event_name": plain.get("event_name") or str(event)})
 
 
 def to_plain(value: object, path: str = "") -> Any:

@@ -140,6 +140,7 @@ class _Exchange:
         self._loop = loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[bool] = loop.create_future()
         self._reaped = False
+        self._writing = False
         self._left = memoryview(document)
         self._pipes = {pipe.fileno(): pipe for pipe in (process.stdin, process.stdout, process.stderr)}
         self._stdin, self._stdout, self._stderr = self._pipes
@@ -184,6 +185,7 @@ class _Exchange:
             while self._left:
                 self._left = self._left[os.write(self._stdin, self._left[:_WRITE]) :]
         except BlockingIOError:
+            self._writing = True
             self._loop.add_writer(self._stdin, self._write)
             return
         except OSError:
@@ -207,10 +209,14 @@ class _Exchange:
         return True
 
     def _close(self, pipe: int) -> None:
-        if pipe in self._pipes:
+        end = self._pipes.pop(pipe, None)
+        if end is None:
+            return
+        if pipe != self._stdin:
             self._loop.remove_reader(pipe)
+        elif self._writing:
             self._loop.remove_writer(pipe)
-            self._pipes.pop(pipe).close()
+        end.close()
 
     def stop(self) -> None:
         """Kill the whole group, and take what it has left in the pipes."""

@@ -28,6 +28,7 @@ KEYS = (
 """Every key that a verdict may have."""
 
 _SPACES = " \t\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+_JSON_STARTS = tuple('"[-0123456789tfn')
 _BLANKS = _SPACES + "".join(map(chr, range(0x2000, 0x200B))) + "\ufeff"
 
 
@@ -196,6 +197,8 @@ def _object_starts(text: str) -> int | None:
 
 
 def _is_json(words: str) -> bool:
+    if words[:1] not in _JSON_STARTS:
+        return False
     try:
         json.loads(words, parse_int=float, parse_constant=_no_constant)
     except RecursionError:
