@@ -126,6 +126,8 @@ class Dispatch:
         self._folding = plan.folding(payload)
         self._told = rows is not None or site.sink is not None
         self._keeps = site.sink is not None and site.wants_payloads
+        # What the next hook finds is what the one before left: one copy serves both.
+        self._left: Any = None
         self._group = 0
         self._refusal: tuple[str | None, str, bool] | None = None
         self._asked: tuple[str | None, str] | None = None
@@ -278,7 +280,9 @@ class Dispatch:
             if entry.sequential:
                 ran.before = self._folding.snapshot(given)
         if self._keeps:
-            ran.seen = ran.left = copy_of(given)
+            if self._left is None:
+                self._left = copy_of(given)
+            ran.seen = ran.left = self._left
         if entry.when is not None:
             try:
                 applies = entry.when(self._run_context())
@@ -420,7 +424,7 @@ class Dispatch:
         if ran.before is not None and ran.failure is None and ran.entry.counts:
             ran.changed = self._folding.changed(self.payload, ran.before)
         if self._keeps and ran.changed:
-            ran.left = copy_of(self.payload)
+            ran.left = self._left = copy_of(self.payload)
 
     def _send(self) -> None:
         """Tell the sink and the caller of what has been settled, and raise what is to be raised; on the loop."""
