@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,25 @@ DEFAULT_TIMEOUT = 60.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _NONE: tuple[HookDefinition, ...] = ()
+
+
+class Clock:
+    """Tells in one look whether any registry of the process has changed: ``now`` is another number after a change."""
+
+    __slots__ = ("_numbers", "now")
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self.now = 0
+
+    def tick(self) -> None:
+        """Something has changed."""
+        # Every number is given out once. Two threads may set theirs in either order; neither leaves a number behind
+        # that somebody had read before.
+        self.now = next(self._numbers)
+
+
+clock = Clock()
 
 
 def order(hook: HookDefinition) -> tuple[int, int]:
@@ -80,7 +100,7 @@ class HookRegistry:
             others = (old for old in self._hooks.get(event, _NONE) if old.id != hook.id)
             self._hooks[event] = tuple(sorted((*others, hook), key=order))
             self._events[hook.id] = event
-            self.version += 1
+            self._changed()
         return hook.id
 
     def register_function(
@@ -192,7 +212,7 @@ class HookRegistry:
         with self._lock:
             if self._platform or not self._drop(hook_id):
                 return False
-            self.version += 1
+            self._changed()
             return True
 
     def clear(self, event: HookEvent | str | None = None) -> None:
@@ -204,7 +224,7 @@ class HookRegistry:
             for hook in self._all():
                 if kept is None or hook.event is kept:
                     self._drop(hook.id)
-            self.version += 1
+            self._changed()
 
     @contextmanager
     def temporarily(
@@ -252,7 +272,7 @@ class HookRegistry:
             raise ValueError(f"The limit of hooks is a number of seconds above 0, not {seconds!r}")
         with self._lock:
             self._timeout = float(seconds)
-            self.version += 1
+            self._changed()
 
     @property
     def own_timeout(self) -> float | None:
@@ -270,7 +290,7 @@ class HookRegistry:
             raise HookRegistrationError("Platform hooks cannot be disabled")
         with self._lock:
             self._enabled = value
-            self.version += 1
+            self._changed()
 
     @classmethod
     def from_yaml(cls, path: str | PathLike[str]) -> HookRegistry:
@@ -292,11 +312,19 @@ class HookRegistry:
         """Fix a platform registry as it is."""
         self._sealed = True
 
+    def events(self) -> set[HookEvent]:
+        """The events that an enabled hook listens to."""
+        return {event for event in self._snapshot() if self.hooks_of(event)}
+
     def hooks_of(self, event: HookEvent) -> tuple[HookDefinition, ...]:
         """The enabled hooks of a member, in order; a snapshot."""
         if not self._enabled:
             return _NONE
         return tuple(hook for hook in self._hooks.get(event, _NONE) if hook.enabled)
+
+    def _changed(self) -> None:
+        self.version += 1
+        clock.tick()
 
     def _snapshot(self) -> dict[HookEvent, tuple[HookDefinition, ...]]:
         with self._lock:
@@ -324,7 +352,7 @@ class HookRegistry:
             for hook in self._hooks[event]:
                 if hook.id == hook_id:
                     hook.enabled = enabled
-            self.version += 1
+            self._changed()
             return True
 
 
@@ -342,6 +370,7 @@ def set_default_registry(registry: HookRegistry) -> None:
     if not isinstance(registry, HookRegistry):
         raise TypeError(f"The default registry is a HookRegistry, not {type(registry).__name__}")
     _default = registry
+    clock.tick()
 
 
 @overload

@@ -155,7 +155,11 @@ async def _fire(scope: HookScope, event: HookEvent, data: Any, target: Target, s
 
 
 def _scope(registry: HookRegistry | None) -> HookScope:
-    return default_scope() if registry is None else HookScope(registry, with_default=False)
+    if registry is None:
+        return default_scope()
+    if registry._scope is None:
+        registry._scope = HookScope(registry, with_default=False)
+    return registry._scope
 
 
 def _kind(value: object) -> str:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_engine.hooks import registry as _registry
 from agent_engine.hooks.definition import HookDefinition
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.matcher import Target
-from agent_engine.hooks.registry import DEFAULT_TIMEOUT, HookRegistry, order
+from agent_engine.hooks.registry import DEFAULT_TIMEOUT, HookRegistry, clock, order
 from agent_engine.hooks.site import Site as Site
 
 if TYPE_CHECKING:
     from agent_engine.hooks.plan import Plan
 
-    _Plans = dict["_Key", Plan | None]
-
-_Key = tuple[HookEvent, Target, str | None, str | None]
+_Key = tuple[Target, str | None, str | None]
 _MAX_PLANS = 4096
+"""Plans of one event that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a scope knows: its registries, the versions and the time at which it looked, and a dict of plans for each
+    event that somebody listens to."""
+
+    at: int
+    registries: tuple[HookRegistry, ...]
+    versions: tuple[int, ...]
+    plans: dict[HookEvent, dict[_Key, Plan | None]]
 
 
 class HookScope:
@@ -42,7 +53,7 @@ class HookScope:
         self._default = with_default
         self._registries = tuple(dict.fromkeys(registries))
         self._runner_timeout = runner_timeout
-        self._state: tuple[tuple[HookRegistry, ...], int, _Plans] = ((), -1, {})
+        self._state = _State(-1, (), (), {})
 
     def extended(self, registry: HookRegistry | None, inherit_default: bool = True) -> HookScope:
         """This scope with one registry more. ``inherit_default=False`` leaves the process-wide registry out from here
@@ -68,17 +79,17 @@ class HookScope:
         self, event: HookEvent, target: Target = None, *, agent: str | None = None, server: str | None = None
     ) -> Plan | None:
         """What runs at ``event`` for ``target``; None where nobody listens."""
-        seen, known, plans = self._state
-        versions = 0
-        for registry in seen:
-            versions += registry.version
-        if versions != known or (self._default and _registry._default not in seen):
-            plans = self._forget()
-        key = (event, target, agent, server)
+        state = self._state
+        if state.at != clock.now:
+            state = self._refresh()
+        plans = state.plans.get(event)
+        if plans is None:
+            return None
+        key = (target, agent, server)
         try:
             return plans[key]
         except KeyError:
-            return self._compile(key, plans)
+            return self._compile(event, key, plans)
 
     def listens(self, event: HookEvent) -> bool:
         """True where a hook on ``event`` could hold something back: an enabled one that is neither an observer nor a
@@ -100,17 +111,21 @@ class HookScope:
         found.sort(key=lambda pair: (pair[0].id not in platform, order(pair[0])))
         return found
 
-    def _forget(self) -> _Plans:
-        # The versions are read before the plans are emptied, and both are put in place at once: a plan compiled from
-        # hooks that have since changed can only ever stand beside versions that no longer match.
+    def _refresh(self) -> _State:
+        # Time and versions are read before the hooks, and all is put in place at once: a plan compiled from hooks that
+        # have since changed can only ever stand beside a time and versions that no longer match.
+        at, old = clock.now, self._state
         seen = self.registries()
-        versions = sum(registry.version for registry in seen)
-        plans: _Plans = {}
-        self._state = (seen, versions, plans)
-        return plans
+        versions = tuple(registry.version for registry in seen)
+        if seen == old.registries and versions == old.versions:
+            plans = old.plans
+        else:
+            plans = {event: {} for registry in seen for event in registry.events()}
+        self._state = state = _State(at, seen, versions, plans)
+        return state
 
-    def _compile(self, key: _Key, plans: _Plans) -> Plan | None:
-        event, target, agent, server = key
+    def _compile(self, event: HookEvent, key: _Key, plans: dict[_Key, Plan | None]) -> Plan | None:
+        target, agent, server = key
         chosen = [
             (hook, limit)
             for hook, limit in self._ordered(event)
