@@ -1,7 +1,7 @@
 """A real MCP server, on the SDK, for tests: it keeps a log of every HTTP request and misbehaves on demand.
 
-It runs in a thread of its own on a free port of 127.0.0.1 and speaks both generations of the protocol. ``python
-tests/fakes/mcp_server.py --stdio`` runs the same tools over stdio.
+It runs in a thread of its own on a free port of 127.0.0.1 and speaks both generations of the protocol. Run as a
+program, it serves the same tools over stdio.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
@@ -395,52 +393,5 @@ async def _answer(send: Send, status: int, body: bytes = b"", headers: list[tupl
     await send({"type": "http.response.body", "body": body})
 
 
-def _stdio_main() -> None:
-    """Over stdio, with what a broken server does: FLOOD, HANG, DIE and CHILD in the environment."""
-    server = make_tools("stdio-fake")
-
-    @server.tool()
-    def environment() -> dict[str, str]:
-        """What this process inherited."""
-        return dict(os.environ)
-
-    @server.tool()
-    def die() -> str:
-        """Ends the process in the middle of a call."""
-        os._exit(3)
-
-    @server.tool()
-    def flood(megabytes: int) -> str:
-        """Floods standard output with one endless line that is no message."""
-        for _ in range(megabytes):
-            os.write(1, b"x" * (1 << 20))
-        return "flooded"
-
-    @server.tool()
-    def noise() -> str:
-        """Prints to standard output as careless tools do."""
-        sys.__stdout__.write("debug: something\n")
-        sys.__stdout__.flush()
-        return "noisy"
-
-    @server.tool()
-    def hang() -> str:
-        """Blocks the whole process."""
-        time.sleep(3600)
-        return "never"
-
-    @server.tool()
-    def spawn() -> int:
-        """Starts a child that ignores polite signals; returns its process id."""
-        import subprocess
-
-        return subprocess.Popen(
-            [sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"],
-            stdin=subprocess.DEVNULL,
-        ).pid
-
-    server.run("stdio")
-
-
 if __name__ == "__main__":
-    _stdio_main()
+    make_tools("stdio-fake").run("stdio")

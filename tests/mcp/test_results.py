@@ -87,6 +87,10 @@ async def test_large_results_arrive_and_larger_ones_are_one_error(protocol: str,
                 assert len(await kit.call("huge", size=800_000)) == 800_000
                 with raises_text(McpToolError, "'crm'", "900,000 bytes"):
                     await kit.call("huge", size=1_000_000)
+            place = declared(server, protocol, max_result_bytes=20_000)
+            async with connected(place, registry=registry) as kit:
+                with raises_text(McpToolError, "'crm'", "20,000 bytes"):
+                    await kit.call("huge", size=21_000)
                 assert await kit.call("echo", text="hi") == "hi"
     assert ("error", "TooLarge") in {(status, kind) for _, status, kind in pairs.of("tools/call")}
     assert pairs.balance()
@@ -156,3 +160,4 @@ def test_a_stream_of_events_is_followed_however_it_is_cut(size: int) -> None:
     assert ids[-1] == "e3"
     assert set(ids) <= {"e1", "e2", "e3"}
     assert scanner.size == len(b"id: e3\ndata: abc")
+    assert scanner.largest == len(b"event: message\nid:e2\ndata: " + b"x" * 5000 + b"\n")

@@ -222,8 +222,10 @@ class McpSession:
         except (MCPError, ValidationError) as answered:
             problem = answered
         except McpToolError as failure:
-            if failure.kind in ("unreachable", "lost"):
-                self.suspect = True
+            # A process that does not answer in time may hang for good; a server over HTTP may just be slow.
+            self.suspect |= failure.kind in ("unreachable", "lost") or (
+                failure.kind == "timed_out" and self._inner is None
+            )
             raise
         if isinstance(problem, MCPError) and problem.code == CONNECTION_CLOSED:
             self.suspect = True

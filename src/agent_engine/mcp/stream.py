@@ -54,12 +54,13 @@ async def read_whole(response: httpx2.Response, limit: int) -> bytes:
 
 
 class EventScanner:
-    """Follows a stream of server-sent events byte by byte: the size of the event under way, and the ids that pass."""
+    """Follows a stream of server-sent events: the size of the event under way, of the largest, and the ids."""
 
     def __init__(self) -> None:
         self._line = b""
         self._cut = False
         self.size = 0
+        self.largest = 0
         self.last_id: str | None = None
 
     def feed(self, part: bytes) -> None:
@@ -69,7 +70,7 @@ class EventScanner:
             self._ended(part[start : end + 1])
             start = end + 1
         rest = part[start:]
-        self.size += len(rest)
+        self._grow(len(rest))
         if len(self._line) + len(rest) > 1024:
             self._cut = True
             rest = rest[: max(0, 1024 - len(self._line))]
@@ -84,8 +85,12 @@ class EventScanner:
                 return
             if line.startswith(b"id:"):
                 self.last_id = line[3:].removeprefix(b" ").decode("utf-8", "replace")
-        self.size += len(rest)
+        self._grow(len(rest))
         self._line, self._cut = b"", False
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        self.largest = max(self.largest, self.size)
 
 
 class AnswerStream(httpx2.AsyncByteStream):
@@ -139,7 +144,7 @@ class AnswerStream(httpx2.AsyncByteStream):
         scanner = self._scanner
         known = scanner.last_id
         scanner.feed(part)
-        if scanner.size > self._server.max_result_bytes:
+        if scanner.largest > self._server.max_result_bytes:
             self._ends("error", "TooLarge")
             self._call.fail(errors.too_large(self._server.id, self._server.max_result_bytes))
             raise httpx2.SSEError("an event is too large")

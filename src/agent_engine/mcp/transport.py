@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 from pydantic_core import from_json
 
+from agent_engine.hooks.errors import HookError
 from agent_engine.mcp import errors
 from agent_engine.mcp.call import CALL_HEADER, Aborted, Call, Calls
 from agent_engine.mcp.errors import McpToolError
@@ -60,8 +61,8 @@ class HttpDoor(httpx2.AsyncBaseTransport):
             return await passing.send()
         except Aborted:
             return _made_up(request, call)
-        except McpToolError as failure:
-            # The frames of its traceback hold what the hooks set.
+        except (McpToolError, HookError) as failure:
+            # The frames of its traceback hold what the hooks set; a hook's own exception is in its cause.
             call.fail(failure.with_traceback(None))
             return _made_up(request, call)
         except Exception as failure:  # noqa: BLE001 - it belongs to the caller; in the SDK it would end the session
