@@ -1,0 +1,103 @@
+"""check_project finds what a build would miss, and what nobody has written yet; it never runs the system."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime.engine_kit import project
+
+from agent_engine.spec.check import check_project
+
+YAML = """
+system: {name: demo}
+agents:
+  a: {tools: [find], prompts: {system: a.md}, resolvers: [ticket], protected: true}
+tools: {find: Finds.}
+resolvers: {today: shared, ticket: agent}
+hooks: {before_tool: [{plugin: gate, method: check}, {ref: "plugins.more:mark"}]}
+graph: {a: }
+"""
+FILES = {
+    "a.md": "{{ today }} {{ ticket }}",
+    "plugins/plugins.toml": '[hooks.plugins]\ngate = "plugins.hooks.gate:GateHook"\n',
+    "plugins/hooks/gate.py": "class GateHook:\n    def check(self, event): ...\n",
+    "plugins/more.py": "def mark(event): ...\n",
+    "plugins/tools/find.py": "def find(query: str) -> str:\n    return query\n",
+    "plugins/resolvers/shared.py": "class SharedResolver:\n    def today(self, ctx): ...\n",
+    "plugins/resolvers/a.py": """
+    from plugins.resolvers.shared import SharedResolver
+
+    class Resolver(SharedResolver):
+        def ticket(self, ctx): ...
+    """,
+    "plugins/access.py": "class AccessResolver:\n    def can_access(self, ctx, node_id): ...\n",
+}
+
+
+def problems(folder: Path, files: dict[str, str | None]) -> list[str]:
+    kept = {name: text for name, text in {**FILES, **files}.items() if text is not None}
+    path = project(folder, YAML, kept)
+    return [str(one).replace(f"{folder}/", "") for one in check_project(path)]
+
+
+def test_a_whole_project_has_none_and_leaves_nothing_imported(tmp_path: Path) -> None:
+    before = set(sys.modules)
+    assert problems(tmp_path, {}) == []
+    assert not [name for name in set(sys.modules) - before if "plugins.hooks.gate" in name]
+
+
+GATE, MORE = "plugins/hooks/gate.py", "plugins/more.py"
+MISSING: list[tuple[str, str | None, str, str]] = [
+    ("plugins/tools/find.py", None, "agents.yaml:4", "there is no file plugins/tools/find.py"),
+    ("plugins/tools/find.py", "def fnd(): ...\n", "agents.yaml:4", "plugins/tools/find.py has no 'find'"),
+    ("plugins/tools/find.py", "def find(:\n", "plugins/tools/find.py:1", "not valid Python"),
+    ("plugins/resolvers/a.py", None, "agents.yaml:5", "the Resolver of 'a' has no method 'ticket'"),
+    ("plugins/resolvers/shared.py", "class SharedResolver: ...\n", "agents.yaml:5", "has no method 'today'"),
+    ("plugins/access.py", None, "agents.yaml:3", "needs the class AccessResolver"),
+    (GATE, None, "agents.yaml:6", "there is no file plugins/hooks/gate.py"),
+    (GATE, "class GateHook: ...\n", "agents.yaml:6", "GateHook has no method 'check'"),
+    (GATE, "1 / 0\n", "agents.yaml:6", "importing it raised ZeroDivisionError at plugins/hooks/gate.py:1"),
+    (GATE, "import no_such_thing\n", "agents.yaml:6", "imports 'no_such_thing', which is not installed"),
+    (MORE, "mark = 3\n", "agents.yaml:6", "a function of one argument is expected"),
+    (MORE, "def mark(): ...\n", "agents.yaml:6", "it must take one argument"),
+    (MORE, "def mark(event):\n    yield 1\n", "agents.yaml:6", "is a generator function"),
+    ("plugins/plugins.toml", "", "agents.yaml:6", "not in [hooks.plugins]"),
+    ("a.md", "{{ tody }}", "a.md:1:1 agents.a.prompts.system", "{{ tody }} is no resolver; did you mean 'today'?"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "place", "words"), MISSING)
+def test_what_is_missing_is_told_where_a_person_mends_it(
+    tmp_path: Path, file: str, text: str | None, place: str, words: str
+) -> None:
+    found = problems(tmp_path, {file: text})
+    assert any(one.startswith(place) and words in one for one in found), found
+
+
+def test_the_manifests_own_path_is_told_at_its_line(tmp_path: Path) -> None:
+    text = FILES["plugins/plugins.toml"] + '\n[tools]\nfind = "plugins.elsewhere:find"\n'
+    (one,) = problems(tmp_path, {"plugins/plugins.toml": text})
+    assert one.startswith("plugins/plugins.toml:5:1 tools.find: there is no file plugins/elsewhere.py")
+
+
+def test_a_resolver_with_a_class_of_its_own_serves_its_name(tmp_path: Path) -> None:
+    text = FILES["plugins/plugins.toml"] + '\n[resolvers]\nticket = "plugins.tickets:Tickets"\n'
+    files = {"plugins/plugins.toml": text, "plugins/resolvers/a.py": None}
+    assert problems(tmp_path, {**files, "plugins/tickets.py": "class Tickets:\n    def ticket(self, ctx): ...\n"}) == []
+
+
+def test_methods_of_bases_in_other_files_count(tmp_path: Path) -> None:
+    base = "class Base:\n    def ticket(self, ctx): ...\n"
+    own = "from plugins.base import Base as B\nfrom plugins.resolvers.shared import SharedResolver\n"
+    own += "\nclass Resolver(B, SharedResolver): ...\n"
+    assert problems(tmp_path, {"plugins/base.py": base, "plugins/resolvers/a.py": own}) == []
+    assert problems(tmp_path, {"plugins/base.py": "class Base: ...\n", "plugins/resolvers/a.py": own}) != []
+
+
+def test_an_error_of_the_file_does_not_hide_those_of_the_code(tmp_path: Path) -> None:
+    path = project(tmp_path, YAML.replace("tools: [find]", "tools: [fnd]"), {**FILES, "plugins/more.py": ""})
+    found = [str(one) for one in check_project(path)]
+    assert any("did you mean 'find'" in one for one in found)
+    assert any("plugins.more has no 'mark'" in one for one in found)
