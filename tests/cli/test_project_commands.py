@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -120,7 +120,7 @@ def test_inspect_shows_no_secret_of_an_address(agentctl, tmp_path, monkeypatch):
 def test_the_schema_accepts_the_examples(agentctl):
     schema = json.loads(agentctl("schema").out)
     for path in EXAMPLES.glob("*/agents.yaml"):
-        jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
+        jsonschema.validate(YAML(typ="safe").load(path.read_text(encoding="utf-8")), schema)
 
 
 def test_the_starter_is_what_generate_writes_plus_a_few_lines(agentctl, tmp_path):
