@@ -172,7 +172,7 @@ class AuthServer:
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._http = make_server("127.0.0.1", 0, self._app(), threaded=True)
-        self._thread = threading.Thread(target=self._http.serve_forever, name="auth-server", daemon=True)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="auth-server", daemon=True)
         self._thread.start()
         return self
 

@@ -78,9 +78,7 @@ class _Endpoint(Credential):
             raise CredentialError(f"The token endpoint at {self._where} answered {what} without a token")
         kind = answer.get("token_type", "Bearer")
         if not isinstance(kind, str) or kind.lower() not in ("bearer", "n_a"):
-            raise CredentialError(
-                f"The token endpoint at {self._where} gave a token for {what} that is no bearer token"
-            )
+            raise CredentialError(f"The token endpoint at {self._where} answered {what} without a bearer token")
         life = answer.get("expires_in")
         seconds = float(life) if isinstance(life, int | float) and not isinstance(life, bool) else None
         if self.check is not None:
