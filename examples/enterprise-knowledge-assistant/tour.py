@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -88,7 +89,7 @@ def greet(out: Any, addresses: dict[str, str]) -> None:
 
 def heading(out: Any, number: int, count: int, question: str) -> None:
     place = f"Question {number} of {count}: " if count > 1 else ""
-    bold, plain = ("\x1b[1m", "\x1b[0m") if out.isatty() else ("", "")
+    bold, plain = ("\x1b[1m", "\x1b[0m") if out.isatty() and not os.environ.get("NO_COLOR") else ("", "")
     print(f"\n{'─' * 78}\n{bold}{place}{question}{plain}\n", file=out, flush=True)
 
 

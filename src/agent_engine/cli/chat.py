@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import uuid
@@ -147,7 +148,7 @@ class Console:
     def note(self, text: str) -> None:
         """A line that is not part of the answer, on stderr."""
         self.end_text()
-        dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+        dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else ("", "")
         print(f"{dim}{text}{plain}", file=sys.stderr, flush=True)
 
     def end_text(self) -> None:
