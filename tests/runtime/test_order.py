@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agent_engine.hooks import after_model, after_tool, before_model, before_tool, wrap_model_call, wrap_tool_call
 from agent_engine.hooks.middleware import MiddlewareChain
 from agent_engine.hooks.registry import HookRegistry
@@ -50,10 +52,8 @@ async def test_a_body_that_raises_closes_with_on_tool_error() -> None:
 async def test_a_run_that_fails_ends_with_on_error_after_agent_on_run_error() -> None:
     one = made([ModelError("down", category="auth")], [work])
     trace = listen(one.registry)
-    try:
+    with pytest.raises(ModelError):
         await one.run()
-    except ModelError:
-        pass
     assert trace.names == [
         *START,
         "before_tool_definitions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ async def test_identity_changed_at_run_start_is_the_conversations() -> None:
 
 async def test_nothing_of_a_failed_or_refused_turn_is_kept() -> None:
     one = made([ValueError("x"), "fine"])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="x"):
         await one.run("first", context=who())
     gate = one.registry.register_function("after_agent", lambda seen: HookResult.deny("no"))
     with pytest.raises(Exception, match="no"):
@@ -130,7 +131,7 @@ async def test_a_turn_that_cannot_be_stored_is_spilled_and_told(tmp_path: Any, m
     assert trace.names == ["on_run_end", "session_persist_failed"]
     told = trace.one("session_persist_failed")
     assert (told.role, told.content, told.error, told.spilled) == ("assistant", "answer", "OSError", True)
-    assert "hello" in open(told.spill_path).read()
+    assert "hello" in Path(told.spill_path).read_text()
     assert "sk-secret" not in caplog.text
     store.broken = False
     await one.run("more", context=who())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -110,10 +111,21 @@ async def test_observers_hold_nothing_back() -> None:
     assert texts(await one.events()) == ["a", "b"]
 
 
-async def test_with_a_hook_on_after_agent_only_the_answer_leaves() -> None:
-    one = made([{**call("work"), "text": f"let me see {SECRET}"}, "answer"], [work])
-    one.registry.register_function("after_agent", lambda seen: None)
-    assert texts(await one.events()) == ["answer"]
+async def test_with_a_hook_on_after_agent_text_leaves_at_the_end() -> None:
+    sent_before: list[Any] = []
+    one = made([{**call("work"), "text": "let me see, "}, "answer"], [work])
+    events: list[Any] = []
+    one.registry.register_function("after_agent", lambda seen: sent_before.extend(texts(events)))
+    async for event in one.stream():
+        events.append(event)
+    assert texts(events) == ["let me see, ", "answer"]
+    assert sent_before == []
+
+
+async def test_where_after_agent_replaces_the_answer_nothing_else_leaves() -> None:
+    one = made([{**call("work"), "text": f"let me see {SECRET}"}, f"it is {SECRET}"], [work])
+    one.registry.register_function("after_agent", lambda seen: HookResult.modify(response="it is ***"))
+    assert texts(await one.events()) == ["it is ***"]
 
 
 @pytest.mark.parametrize("event", ["after_llm", "after_agent", "on_llm_delta"])
@@ -180,7 +192,7 @@ def masked(one: Made, hold_back: int) -> None:
 
 def cuts(text: str, places: Sequence[int]) -> list[str]:
     edges = [0, *sorted(places), len(text)]
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 @given(st.data())

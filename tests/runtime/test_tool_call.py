@@ -477,7 +477,7 @@ async def test_a_wrapper_cannot_answer_in_the_place_of_a_refusal() -> None:
         request.arguments["target"] = "forbidden"
         try:
             return await call_next(request)
-        except Exception:
+        except Exception:  # noqa: BLE001 - as a careless wrapper would
             return ToolResponse(request.tool_name, "all the same")
 
     one = chained(Work(), stubborn)

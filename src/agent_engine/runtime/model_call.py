@@ -187,8 +187,10 @@ class ModelPassage:
             from agent_engine.runtime.adapters import observe, shown_response
 
             await observe(turn.node.on_step, shown_response(turn, response, hooks.model.name), "on_step")
-        if hooks.held == "call" and response.text:
+        if response.text and hooks.held == "call":
             turn.state.tell("text", text=response.text)
+        elif response.text and hooks.held == "end":
+            turn.held.append(response.text)
         return response
 
     async def _close(self, error: BaseException) -> None:

@@ -190,7 +190,6 @@ class ModelHooks:
             self.held = "end"
         elif listens(HookEvent.AFTER_LLM) or (chain is not None and (chain.has_after_model or chain.has_wrap_model)):
             self.held = "call"
-        turn.held = self.held == "end"
         if self.held != "none":
             return None
         state = turn.state

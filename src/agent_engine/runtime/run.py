@@ -267,7 +267,7 @@ async def _turn(
         return await ending.waits(waiting)
     turn = turns[0]
     await ending.succeeded()
-    if turn.held and answer.text:
-        state.tell("text", text=answer.text)
+    for text in turn.held:
+        state.tell("text", text=text)
     await state.host.sessions.keep(state, turn.added, turn.shortened if whole else None)
     return ending.result(answer.value, turn.added)

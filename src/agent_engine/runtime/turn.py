@@ -144,8 +144,8 @@ class Turn:
         self.prefixes: dict[str, dict[str, str]] = {} if depth or session is None else session.prefixes
         # The history that takes the place of the stored one, where it was shortened.
         self.shortened: Sequence[Message] | None = None
-        # The text of the last model call waits for the end of the turn.
-        self.held = False
+        # Text of model calls that waits for the end of the turn.
+        self.held: list[str] = []
         # Text of this turn goes out on the stream: only the agent that the request reached speaks to the person.
         self.speaks = depth == 0 and state.emit is not None
         # before_agent has let the turn through and after_agent has not fired yet.
@@ -275,7 +275,7 @@ class Turn:
                 self.last_call = True
             if outcome.handed_over and answer is None:
                 answer = Answer(outcome.text, outcome.text)
-                self.held = True
+                self.held.append(answer.text)
         if answer is not None:
             self.messages.append({"role": "assistant", "content": answer.text})
         return answer
@@ -302,6 +302,7 @@ class Turn:
             if self.repairs >= REPAIR_TURNS:
                 raise
             self.repairs += 1
+            self.held.clear()
             self.messages.append({"role": "user", "content": str(problem)})
             return None
 
@@ -327,7 +328,9 @@ class Turn:
         return Answer(text, shape_of(self.node.output_type).parse(text))
 
     def _replace_last(self, text: str) -> None:
-        """What a hook put in the answer's place is the answer in the conversation too."""
+        """What a hook put in the answer's place is the answer in the conversation and on the stream too. What the model
+        said on the way to it stays unsaid: the hook had no say in that."""
+        self.held = [text]
         self.messages[-1] = {"role": "assistant", "content": text}
 
     async def _fail(self, error: BaseException) -> None:
