@@ -16,7 +16,7 @@ from agent_engine.hooks.folding import BadEdit, Folding, copy_of
 from agent_engine.hooks.limits import TimedOut, within
 from agent_engine.hooks.offload import Stage, call
 from agent_engine.hooks.payloads import private_copy
-from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, Verdict
+from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, PlainVerdict, Verdict
 from agent_engine.hooks.together import Job, is_awaitable, run_together
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
 
@@ -34,9 +34,15 @@ _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
 
 
-def let_through(payload: Any, changed: bool) -> Verdict:
+_new: Final = object.__new__
+
+
+def let_through(payload: Any, changed: bool, kind: type[Verdict] = PlainVerdict) -> Verdict:
     """The one expression that lets a step through: nobody refused, nobody asked, and nothing broke that counts."""
-    return Verdict("modify" if changed else "allow", payload)
+    verdict = _new(kind)
+    verdict.decision = "modify" if changed else "allow"
+    verdict.payload = payload
+    return verdict
 
 
 class Turn:
@@ -144,14 +150,21 @@ class Dispatch:
         """Run the groups one after the other, until one refuses."""
         return await self._finish(self._folding.snapshot(self.payload), self.plan.groups)
 
-    async def go_on(self, before: Mapping[str, Any], left: int, value: Any, error: BaseException | None) -> Verdict:
+    async def go_on(
+        self,
+        before: Mapping[str, Any],
+        left: int,
+        value: Any,
+        error: BaseException | None,
+        begun: float | None = None,
+    ) -> Verdict:
         """Take over from a quick way through one sequential group, at the hook that did not simply say "go on".
 
-        ``left`` is how many hooks are behind it.
+        ``left`` is how many hooks are behind it, ``begun`` when it began (``time.perf_counter``).
         """
         group = self.plan.groups[0]
         position = len(group.entries) - 1 - left
-        ran = self.heard(group.entries[position])
+        ran = self.heard(group.entries[position], begun)
         if error is None and is_awaitable(value):
             value, error = await within(value, ran.entry.limit)
         self.settle(ran, value, error)
@@ -181,10 +194,10 @@ class Dispatch:
         permission = self.plan.event is HookEvent.ON_PERMISSION_ASK
         refusal, asked = self._refusal, self._asked
         if refusal is None and asked is None and (self._yes or not permission):
-            verdict = let_through(self.payload, changed and not permission)
+            verdict = let_through(self.payload, changed and not permission, Verdict)
         else:
-            reason, hook, broke = refusal or (*(asked or (None, None)), False)
-            verdict = Verdict("ask" if refusal is None else "deny", self.payload, reason, hook, broke)
+            verdict = Verdict("ask" if refusal is None else "deny", self.payload)
+        verdict.reason, verdict.hook, verdict.broke = refusal or (*(asked or (None, None)), False)
         verdict.additional_context = tuple(self._contexts)
         verdict.suppress_output = self._suppress
         verdict.system_message = "\n".join(self._messages) or None
@@ -281,7 +294,7 @@ class Dispatch:
                 ran.before = self._folding.snapshot(given)
         if self._keeps:
             if self._left is None:
-                self._left = copy_of(given)
+                self._left = self._kept(given)
             ran.seen = ran.left = self._left
         if entry.when is not None:
             try:
@@ -298,9 +311,19 @@ class Dispatch:
                 return None
         return ran
 
-    def heard(self, entry: Entry) -> Ran:
+    def _kept(self, payload: Any) -> Any:
+        """A copy that no hook sees; what it shares with the payload is lent to nobody and need not be copied."""
+        copy = copy_of(payload)
+        self._folding.lend(copy, None)
+        return copy
+
+    def heard(self, entry: Entry, begun: float | None = None) -> Ran:
         """A hook that something has come of already, or whose time was over before it began."""
-        return Ran(entry, self.payload, self._group)
+        ran = Ran(entry, self.payload, self._group)
+        now = time.perf_counter()
+        ran.duration_ms = -(begun or now) * 1000
+        ran.started_at = time.time() - now + (begun or now)
+        return ran
 
     async def _call(self, ran: Ran) -> tuple[Any, BaseException | None]:
         entry, site = ran.entry, self.site
@@ -424,7 +447,7 @@ class Dispatch:
         if ran.before is not None and ran.failure is None and ran.entry.counts:
             ran.changed = self._folding.changed(self.payload, ran.before)
         if self._keeps and ran.changed:
-            ran.left = self._left = copy_of(self.payload)
+            ran.left = self._left = self._kept(self.payload)
 
     def _send(self) -> None:
         """Tell the sink and the caller of what has been settled, and raise what is to be raised; on the loop."""

@@ -65,7 +65,7 @@ def _nothing(_: Any) -> None:
 class Folding:
     """What one event allows to be changed in one type of payload."""
 
-    __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "flat", "read")
+    __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "flat", "keep", "read")
 
     def __init__(self, spec: EventSpec, payload_type: type[Any]) -> None:
         self._spec = spec
@@ -77,6 +77,7 @@ class Folding:
         self._kinds = kinds_of(payload_type, self.changes)
         self.flat = self._lends and not any(name in payload_type._containers for name in self.changes)
         self.read: Callable[[Any], Any] = attrgetter(*self.changes) if self.changes else _nothing
+        self.keep = self.read if self.flat else self._keep
 
     def lend(self, payload: Any, turn: Any) -> None:
         """From here on ``turn`` says whose turn it is; None where hooks have ended."""
@@ -86,6 +87,9 @@ class Folding:
     def snapshot(self, payload: Any) -> dict[str, Any]:
         """The changeable fields as they are now, safe from edits in place."""
         return {name: private_copy(getattr(payload, name)) for name in self.changes}
+
+    def _keep(self, payload: Any) -> Any:
+        return private_copy(self.read(payload))
 
     def named(self, values: Any) -> dict[str, Any]:
         """What ``read`` gave, as a snapshot."""

@@ -13,19 +13,20 @@ from agent_engine.hooks.dispatch import Dispatch, let_through
 from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
-from agent_engine.hooks.payloads import payload_type, private_copy, set_turn
-from agent_engine.hooks.quick import Patience, call_all, relay, together, walk
+from agent_engine.hooks.payloads import payload_type, set_turn
+from agent_engine.hooks.quick import Patience, Timed, call_all, relay, together, walk
+from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.site import Site
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
 if TYPE_CHECKING:
-    from agent_engine.hooks.result import HookExecutionResult, Verdict
+    from agent_engine.hooks.result import Verdict
 
 Kind = Literal["async", "inline", "worker", "command", "webhook", "missing"]
 OnFailure = Literal["raise", "refuse", "log"]
 
 INLINE, WALK, RELAY, TOGETHER = "inline", "walk", "relay", "together"
-THREADED: Final = (RELAY, TOGETHER)
+TIMED: Final = (INLINE, WALK)
 
 NEVER_RAISES: Final = frozenset({HookEvent.ON_ENGINE_STOP, HookEvent.ON_RUN_ERROR})
 """Here a failing hook must not mask what has already happened; the next hook runs."""
@@ -128,18 +129,18 @@ class Plan:
             HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
         """
         folding = self._quick.get(type(payload)) if site.sink is None else None
-        way = self._way
-        if folding is None or (way in THREADED and overrun() >= MOST_OVERRUN):
+        if folding is None:
             return await Dispatch(self, payload, site).run()
-        before = folding.read(payload)
-        if not folding.flat:
-            before = private_copy(before)
+        before = folding.keep(payload)
         pending = iter(self._calls)
         set_turn(payload, pending)
+        way = self._way
         if way is INLINE:
             outcome = call_all(pending, payload)
         elif way is WALK:
             outcome = await walk(pending, payload, self.limits)
+        elif overrun() >= MOST_OVERRUN:
+            return await Dispatch(self, payload, site).run()
         elif way is RELAY:
             outcome = await relay(pending, payload, self.limits, folding, self._patience)
         else:
@@ -156,9 +157,35 @@ class Plan:
 
     async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
-        one = Dispatch(self, payload, site, rows=[])
-        verdict = await one.run()
-        return verdict, one.rows or []
+        folding = self._quick.get(type(payload)) if site.sink is None and self._way in TIMED else None
+        if folding is None:
+            one = Dispatch(self, payload, site, rows=[])
+            verdict = await one.run()
+            return verdict, one.rows or []
+        before = folding.keep(payload)
+        pending = Timed(self._calls)
+        set_turn(payload, pending)
+        if self._way is INLINE:
+            outcome = call_all(pending, payload)
+        else:
+            outcome = await walk(pending, payload, self.limits)
+        set_turn(payload, None)
+        plain = len(self.entries) if outcome is None else len(self.entries) - 1 - outcome[0]
+        rows = self._plain_rows(pending.times[: plain + 1])
+        if outcome is not None:
+            one = Dispatch(self, payload, site, rows)
+            return await one.go_on(folding.named(before), *outcome, begun=pending.times[plain]), rows
+        return let_through(payload, not same(folding.read(payload), before)), rows
+
+    def _plain_rows(self, times: Sequence[float]) -> list[HookExecutionResult]:
+        """Rows of the hooks that simply said "go on"; ``times`` is when each began, and when the last one had ended."""
+        event = str(self.event)
+        return [
+            HookExecutionResult(
+                entry.hook.id, entry.name, event, True, HookResult(), "", "", None, (end - start) * 1000
+            )
+            for entry, start, end in zip(self.entries, times, times[1:], strict=False)
+        ]
 
 
 def compile_plan(event: HookEvent, hooks: Sequence[tuple[HookDefinition, float]]) -> Plan:

@@ -76,6 +76,26 @@ async def _walk(pending: Any, payload: Any, said: list[Any]) -> None:
             return
 
 
+class Timed:
+    """An iterator over hooks that notes when each of them began."""
+
+    __slots__ = ("_pending", "times")
+
+    def __init__(self, calls: Sequence[Any]) -> None:
+        self._pending: Any = iter(calls)
+        self.times: list[float] = []
+
+    def __iter__(self) -> Any:
+        times, clock = self.times, time.perf_counter
+        for call in self._pending:
+            times.append(clock())
+            yield call
+        times.append(clock())
+
+    def __length_hint__(self) -> int:
+        return int(self._pending.__length_hint__())
+
+
 class Position:
     """Which hook of a plan is on, told by how many the iterator over them has left."""
 

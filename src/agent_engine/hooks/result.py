@@ -165,6 +165,25 @@ class Verdict:
         return None if self.broke else self.reason
 
 
+class PlainVerdict(Verdict):
+    """A verdict with nothing but its decision and the payload; quicker to make than one that could hold more."""
+
+    __slots__ = ()
+    reason = None
+    hook = None
+    broke = False
+    additional_context = ()
+    suppress_output = False
+    system_message = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Verdict):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
+
+    __hash__ = None  # type: ignore[assignment]  # as for every mutable dataclass
+
+
 @dataclass(slots=True)
 class HookRun:
     """One hook's run with everything that a decision record wants.
