@@ -67,6 +67,9 @@ def test_two_systems_with_the_same_module_names_each_run_their_own(tmp_path: Pat
         "class Box:\n    import plugins.state\n    VALUE = plugins.state.VALUE\nVALUE = Box.VALUE",
         "if True: import plugins.state; VALUE = plugins.state.VALUE",
         "from plugins.state import *",
+        "import importlib\nVALUE = importlib.import_module('plugins.state').VALUE",
+        "from importlib import import_module\nname = 'plugins.' + 'state'\nVALUE = import_module(name).VALUE",
+        "from importlib import import_module\nVALUE = import_module('..state', __package__).VALUE",
     ],
 )
 def test_every_way_to_import_a_sibling_meets_the_systems_own_module(project: Path, statement: str) -> None:

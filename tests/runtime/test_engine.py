@@ -528,6 +528,9 @@ async def test_a_registry_from_the_file_serves_an_agent(tmp_path: Path) -> None:
 
     agent = Agent(name="a", tools=[echo], hooks=registry, model="offline")
     assert str(await agent.acall_tool("echo", {"text": "x"})).endswith("Reason: f made 1, call 1")
+    path.write_text("hooks:\n  before_tool: [{plugin: count, method: count, agents: [other], servers: crm}]\n")
+    agent = Agent(name="a", tools=[echo], hooks=HookRegistry.from_yaml(path), model="offline")
+    assert await agent.acall_tool("echo", {"text": "x"}) == "x"
     path.write_text("hooks:\n  before_tol: []\n")
     with pytest.raises(SpecError, match="did you mean 'before_tool'"):
         HookRegistry.from_yaml(path)

@@ -26,6 +26,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 HOME = "agent_engine_systems"
+_PRIVATE = "__private_name__"
 _REF = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _NEVER_LOCAL = frozenset(sys.stdlib_module_names) | {"agent_engine", HOME}
 
@@ -62,7 +63,7 @@ class PluginSpace:
         """Whether the top-level module ``name`` belongs to this system rather than to the interpreter's path."""
         known = self._local.get(name)
         if known is None:
-            known = name not in _NEVER_LOCAL and self._is_local(name)
+            known = name == "plugins" or (name not in _NEVER_LOCAL and self._is_local(name))
             self._local[name] = known
         return known
 
@@ -71,15 +72,14 @@ class PluginSpace:
             base = root / name
             if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
                 return True
-            if base.is_dir() and name == "plugins":
-                return True
             if base.is_dir() and root is not self.folder and any(base.rglob("*.py")) and not _importable(name):
                 return True
         return False
 
-    def private_name(self, name: str) -> str:
+    def private_name(self, name: Any) -> Any:
         """The name under which a module is loaded: the private one where it belongs to this system."""
-        return f"{self.package}.{name}" if self.owns(name.partition(".")[0]) else name
+        top = name.partition(".")[0] if isinstance(name, str) else ""
+        return f"{self.package}.{name}" if top and self.owns(top) else name
 
     def module(self, name: str) -> ModuleType:
         """Import a module by the name that the system's own files use. Raises LoadError."""
@@ -232,6 +232,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
         tree = ast.fix_missing_locations(_Rename(self._space).visit(tree))
         return compile(tree, path, "exec", dont_inherit=True)
 
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__[_PRIVATE] = self._space.private_name
+        super().exec_module(module)
+
 
 def parse_source(source: bytes, path: str) -> ast.Module:
     """The syntax tree of a file. Raises SyntaxError; ValueError and RecursionError for odd or very deep source."""
@@ -262,6 +266,15 @@ class _Rename(ast.NodeTransformer):
                 pieces = [ast.alias(private, top), ast.alias(self._space.private_name(top), top)]
             statements.extend(ast.copy_location(ast.Import([ast.copy_location(one, alias)]), node) for one in pieces)
         return statements
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """``importlib.import_module(name)``: the name is looked up when the call is made."""
+        self.generic_visit(node)
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called == "import_module" and node.args and not isinstance(node.args[0], ast.Starred):
+            private = ast.Name(_PRIVATE, ast.Load())
+            node.args[0] = ast.copy_location(ast.Call(private, [node.args[0]], []), node.args[0])
+        return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt:
         if node.level == 0 and node.module is not None:

@@ -13,6 +13,7 @@ from agent_engine.hooks.errors import HookLoadError, HookRegistrationError
 from agent_engine.plugins.loader import LoadError, PluginSpace
 from agent_engine.plugins.manifest import MANIFEST, Manifest, read_manifest
 from agent_engine.plugins.problems import Problem, SpecError, did_you_mean
+from agent_engine.spec.checks.context import words
 from agent_engine.spec.compose import DocPath
 from agent_engine.spec.document import Positions, read_document
 
@@ -166,6 +167,18 @@ def register_hooks(
             registry.register(hook)
 
 
+def _around(name: str, hooks: Any) -> dict[str, Any]:
+    """A system around hooks that stand alone; the agents and servers that they are limited to are somebody else's."""
+    entries = [entry for listed in (hooks.values() if isinstance(hooks, dict) else ()) for entry in listed or ()]
+    named = {key: [name for entry in entries if isinstance(entry, dict) for _, name in words(entry.get(key))]
+             for key in ("agents", "servers")}  # fmt: skip
+    root = next(iter(named["agents"]), "agent")
+    around: dict[str, Any] = {"system": {"name": name}, "agents": {one: {} for one in [root, *named["agents"]]}}
+    if named["servers"]:
+        around["mcps"] = {server: {"command": "none"} for server in named["servers"]}
+    return {**around, "graph": {root: None}}
+
+
 def registry_from_yaml(path: str | Path, *, environ: Mapping[str, str] | None = None) -> HookRegistry:
     """A registry with the hooks of a file, for an Agent. The file may hold a whole system, or ``hooks`` alone.
 
@@ -178,8 +191,7 @@ def registry_from_yaml(path: str | Path, *, environ: Mapping[str, str] | None = 
     document = read_document(path)
     data = document.data
     if isinstance(data, dict) and not {"system", "graph"} & set(data):
-        needed = {"system": {"name": path.stem}, "agents": {"agent": {}}, "graph": {"agent": None}}
-        document.data = {**needed, **{key: value for key, value in data.items() if key not in ("agents", "graph")}}
+        document.data = {**_around(path.stem, data.get("hooks")), **data}
     loaded, problems = examine_document(document, path, environ=environ)
     ours = [
         one

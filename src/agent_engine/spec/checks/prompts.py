@@ -78,6 +78,8 @@ def _prompt(check: Check, node: str, block: dict[str, Any], value: str, path: Do
             continue
         if found.name in others:
             what = f"{{{{ {found.name} }}}} is a resolver that '{node}' does not list; add it to its resolvers"
+        elif found.name == "message":
+            what = "{{ message }} is for prompts.user; the model gets the message by itself"
         else:
             what = f"{{{{ {found.name} }}}} is no resolver{check.meant(found.name, usable | others)}"
         _inside(check, file, text, found.start, path, what)
