@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_engine.hooks.callbacks import Answer, BadReturn
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.folding import BadEdit, Folding, copy_of
+from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, within
 from agent_engine.hooks.offload import Stage, call
-from agent_engine.hooks.payloads import private_copy
-from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, PlainVerdict, Verdict
-from agent_engine.hooks.together import Job, is_awaitable, run_together
+from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
+from agent_engine.hooks.rows import Ran, hook_run, result_row
+from agent_engine.hooks.together import DISCARDED, Edits, Job, is_awaitable, run_together
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from agent_engine.hooks.site import Site
 
 logger = logging.getLogger("agent_engine.hooks")
-
-DISCARDED: Final = "Parallel hook '%s' %s which is discarded; register it with sequential=True to apply it."
 
 _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
@@ -55,69 +53,6 @@ class Turn:
 
     def __length_hint__(self) -> int:
         return self.number
-
-
-class Ran:
-    """One hook's run: what it was given, and what came of it."""
-
-    __slots__ = (
-        "answer",
-        "before",
-        "changed",
-        "duration_ms",
-        "entry",
-        "exit_code",
-        "failure",
-        "given",
-        "group",
-        "left",
-        "result",
-        "seen",
-        "started_at",
-        "stderr",
-        "stdout",
-    )
-
-    def __init__(self, entry: Entry, given: Any, group: int) -> None:
-        self.entry = entry
-        self.given = given
-        self.group = group
-        self.answer: Answer | None = None
-        self.failure: HookFailure | None = None
-        self.result: HookResult | None = None
-        self.before: Mapping[str, Any] | None = None
-        # The whole payload before and after, copied only for a sink that wants it.
-        self.seen: Any = None
-        self.left: Any = None
-        self.changed: tuple[str, ...] = ()
-        self.stdout = ""
-        self.stderr = ""
-        self.exit_code: int | None = None
-        self.started_at = 0.0
-        self.duration_ms = 0.0
-
-
-class Edits:
-    """Who edited the copy that parallel hooks share: whoever ends and leaves it otherwise than it was known."""
-
-    __slots__ = ("_known", "_names", "_read", "_shared")
-
-    def __init__(self, folding: Folding, shared: Any) -> None:
-        self._shared = shared
-        self._names = folding.changes
-        self._read = folding.read
-        self._known = private_copy(folding.read(shared))
-
-    def blame(self, hook: str) -> None:
-        """Warn that the edits of ``hook`` are discarded, if it made any."""
-        now, known = self._read(self._shared), self._known
-        if now is known or _equal(now, known):
-            return
-        many = len(self._names) > 1
-        for name, value, was in zip(self._names, now if many else (now,), known if many else (known,), strict=True):
-            if not _equal(value, was):
-                logger.warning(DISCARDED, hook, f"edited {name} in place")
-        self._known = private_copy(now)
 
 
 class Dispatch:
@@ -461,67 +396,9 @@ class Dispatch:
 
     def _row(self, ran: Ran) -> None:
         if self.rows is not None:
-            self.rows.append(self._result(ran))
+            self.rows.append(result_row(ran))
         if self.site.sink is not None:
-            self.site.sink(self.site, self._hook_run(ran))
-
-    def _result(self, ran: Ran) -> HookExecutionResult:
-        hook, failure = ran.entry.hook, ran.failure
-        return HookExecutionResult(
-            hook.id,
-            ran.entry.name,
-            str(self.plan.event),
-            failure is None,
-            self._output(ran),
-            ran.stdout,
-            ran.stderr,
-            ran.exit_code,
-            ran.duration_ms,
-            None if failure is None else _text(failure),
-        )
-
-    def _output(self, ran: Ran) -> HookResult | None:
-        """The decision of a row: what the hook said, or the refusal its failure is; None where it does not count."""
-        if ran.failure is not None:
-            return None if ran.entry.on_failure == "log" else HookResult.deny(ran.failure.reason)
-        answer = ran.answer
-        if not ran.entry.counts or answer is None:
-            return None
-        if ran.result is not None:
-            return ran.result
-        return HookResult(
-            "allow" if answer.decision == "none" else answer.decision,
-            answer.reason,
-            dict(answer.changes) if answer.changes else None,
-            answer.additional_context,
-            answer.suppress_output,
-            answer.system_message,
-        )
-
-    def _hook_run(self, ran: Ran) -> HookRun:
-        entry, failure, answer = ran.entry, ran.failure, ran.answer
-        decision = (
-            "failed" if answer is None else "modify" if answer.decision == "allow" and ran.changed else answer.decision
-        )
-        return HookRun(
-            entry.hook,
-            self.plan.event,
-            "sequential" if entry.sequential else "parallel",
-            ran.group,
-            "none" if entry.hook.observe and failure is None else decision,
-            failure.reason if failure is not None else answer.reason if answer is not None else None,
-            failure is not None,
-            failure.failure_type if failure is not None else None,
-            ran.changed,
-            ran.duration_ms,
-            entry.hook.failure_policy,
-            entry.hook.observe,
-            entry.hook.shadow,
-            ran.started_at,
-            ran.seen,
-            ran.left,
-            answer.additional_context if answer is not None else None,
-        )
+            self.site.sink(self.site, hook_run(ran))
 
 
 def _raw(ran: Ran, site: Site) -> Any:
@@ -543,18 +420,6 @@ def _failure(entry: Entry, error: BaseException) -> HookFailure:
         return HookFailure(f"Hook '{entry.name}' timed out after {entry.limit}s", "timeout")
     kind = type(error).__name__
     return HookFailure(f"Hook '{entry.name}' raised: {kind}", kind, cause=error)
-
-
-def _text(failure: HookFailure) -> str:
-    cause = failure.cause
-    return failure.reason if cause is None else f"{failure.reason}: {cause}" if str(cause) else failure.reason
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 - a value that cannot be compared has to count as another one
-        return False
 
 
 def _discard(awaitable: Any) -> None:

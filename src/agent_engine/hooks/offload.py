@@ -13,8 +13,9 @@ from agent_engine.hooks.together import is_awaitable
 from agent_engine.hooks.workers import Errand, carry_back
 
 if TYPE_CHECKING:
-    from agent_engine.hooks.dispatch import Dispatch, Ran
+    from agent_engine.hooks.dispatch import Dispatch
     from agent_engine.hooks.plan import Entry
+    from agent_engine.hooks.rows import Ran
     from agent_engine.hooks.site import Site
 
 

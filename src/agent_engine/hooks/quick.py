@@ -14,10 +14,9 @@ from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_engine.hooks.dispatch import Edits
 from agent_engine.hooks.folding import Folding, copy_of
 from agent_engine.hooks.limits import TimedOut, drive
-from agent_engine.hooks.together import Job, run_together
+from agent_engine.hooks.together import Edits, Job, run_together
 from agent_engine.hooks.workers import Errand, carry_back
 
 if TYPE_CHECKING:

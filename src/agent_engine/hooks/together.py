@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from agent_engine.hooks.alarm import alarms
 from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.folding import Folding
 from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, within
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.workers import Errand
 
-__all__ = ["Job", "is_awaitable", "run_together"]
+__all__ = ["DISCARDED", "Edits", "Job", "is_awaitable", "run_together"]
+
+
+DISCARDED: Final = "Parallel hook '%s' %s which is discarded; register it with sequential=True to apply it."
+
+logger = logging.getLogger("agent_engine.hooks")
 
 
 class Job:
@@ -39,6 +47,29 @@ class Job:
         self._begun: float | None = None
         self._errand: Errand[None] | None = None
         self._context: contextvars.Context | None = None
+
+
+class Edits:
+    """Who edited the copy that parallel hooks share: whoever ends and leaves it otherwise than it was known."""
+
+    __slots__ = ("_known", "_names", "_read", "_shared")
+
+    def __init__(self, folding: Folding, shared: Any) -> None:
+        self._shared = shared
+        self._names = folding.changes
+        self._read = folding.read
+        self._known = private_copy(folding.read(shared))
+
+    def blame(self, hook: str) -> None:
+        """Warn that the edits of ``hook`` are discarded, if it made any."""
+        now, known = self._read(self._shared), self._known
+        if now is known or _equal(now, known):
+            return
+        many = len(self._names) > 1
+        for name, value, was in zip(self._names, now if many else (now,), known if many else (known,), strict=True):
+            if not _equal(value, was):
+                logger.warning(DISCARDED, hook, f"edited {name} in place")
+        self._known = private_copy(now)
 
 
 async def run_together(jobs: Sequence[Job]) -> None:
@@ -261,3 +292,10 @@ def _nothing() -> None:
 def is_awaitable(value: Any) -> bool:
     """True for what still has to be awaited before it is an answer."""
     return value is not None and value is not True and inspect.isawaitable(value)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a value that cannot be compared has to count as another one
+        return False
