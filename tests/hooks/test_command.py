@@ -28,7 +28,7 @@ from agent_engine.hooks.protocol import KEYS, MAX_ANSWER, read_exit
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import Undecided
 from agent_engine.hooks.runner import HookRunner
-from agent_engine.testing import arun_hook, assert_modified
+from agent_engine.testing import arun_hook, assert_modified, run_hook
 
 PAYLOAD = BeforeToolInput(tool_name="search", tool_input={"q": "x"}, event_name="before_tool")
 NAME = "the hook"
@@ -130,7 +130,7 @@ def test_what_a_finished_command_stands_for(
         ("true", "JSON that is no object"),
         ("null", "JSON that is no object"),
         (" 42\n", "JSON that is no object"),
-        ("[" * 5000, "JSON that is no object"),
+        ("[" * 100_000 + "]" * 100_000, "JSON that is no object"),
         ("1" * 5000, "JSON that is no object"),
         ('{"decision":"DENY"}', "the decision 'DENY'"),
         ('{"decision":"Allow"}', "the decision 'Allow'"),
@@ -144,7 +144,7 @@ def test_what_a_finished_command_stands_for(
         ('{"decision": "allow", "x": NaN}', "not, with all after it, one JSON object"),
         ('{"decision": "allow", "decision": "deny"}', "the same key twice"),
         ('{"decision": "deny", "decision": "allow"}', "the same key twice"),
-        ('{"a":' * 3000 + "1" + "}" * 3000, "not, with all after it, one JSON object"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "not, with all after it, one JSON object"),
         ('{"decision": "allow", "reason": 5}', "'reason' that is not text"),
         ('{"decision": "modify", "modified_input": [1]}', "'modified_input' that is not an object"),
         ('{"decision": "allow", "suppress_output": "yes"}', "'suppress_output' that is not true or false"),
@@ -583,6 +583,25 @@ def test_a_loop_that_ends_with_a_command_running_leaves_nobody(tmp_path: Path) -
     assert not alive_in_group(asyncio.run(main()))
 
 
+def test_an_interpreter_that_exits_in_the_middle_takes_its_commands_along(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, pathlib, threading, time\n"
+        "from agent_engine.hooks.process import run_process, safe_environment\n"
+        "line = ['sh', '-c', 'echo $$ > pid; sleep 60']\n"
+        "work = lambda: asyncio.run(run_process(line, environment=safe_environment()))\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "while not os.path.exists('pid') or not pathlib.Path('pid').read_text().strip(): time.sleep(0.01)\n"
+        "if os.fork() == 0:\n"
+        "    raise SystemExit(0)\n"
+        "os.wait()\n"
+        "os.killpg(int(pathlib.Path('pid').read_text()), 0)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert ran.returncode == 0, ran.stderr
+    assert not alive_in_group(int((tmp_path / "pid").read_text()))
+
+
 async def test_no_descriptor_task_thread_or_child_is_left_after_many_of_all_kinds() -> None:
     async def one(number: int) -> None:
         with contextlib.suppress(CommandFailure, asyncio.CancelledError):
@@ -792,6 +811,18 @@ async def test_a_command_at_a_managed_point_changes_the_context() -> None:
 
     assert dict(verdict.payload.headers) == {"X-Team": "a"}
     assert (await arun_hook(registry, "transform_tool_result", result="x")).denied
+
+
+def test_a_command_hears_of_an_error_by_its_type_and_of_a_result_by_its_text() -> None:
+    registry = HookRegistry()
+    registry.register_command("on_run_error", "cat >&2")
+    registry.register_command("transform_tool_result", 'cat >&2; echo \'{"modified_input": {"result": "short"}}\'')
+
+    (row,) = HookRunner(registry).execute_sync("on_run_error", ValueError("user input"))
+    assert json.loads(row.stderr) == {"error_type": "ValueError", "event_name": "on_run_error"}
+    (row,) = HookRunner(registry).execute_sync("transform_tool_result", {"result": "long"})
+    assert json.loads(row.stderr)["result"] == "long"
+    assert run_hook(registry, "transform_tool_result", result="long").payload.result == "short"
 
 
 async def test_silence_is_no_yes_where_leave_is_asked_for() -> None:

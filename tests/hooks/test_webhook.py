@@ -24,8 +24,10 @@ from agent_engine.hooks.definition import WebhookHook
 from agent_engine.hooks.errors import HookFailure, HookRegistrationError
 from agent_engine.hooks.payloads import BeforeToolInput
 from agent_engine.hooks.protocol import MAX_ANSWER
+from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import HookResult, Undecided
 from agent_engine.hooks.webhook import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed, post_webhook, signature
+from agent_engine.testing import arun_hook
 
 PAYLOAD = BeforeToolInput(tool_name="search", tool_input={"q": "é"}, event_name="before_tool")
 SECRET = "a-very-secret-value"
@@ -506,3 +508,49 @@ async def test_many_at_once_are_independent_and_leave_no_descriptor() -> None:
             await asyncio.sleep(0.01)
 
     assert {result.reason for result in results} == {"policy"}
+
+
+# --- through the dispatcher -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+async def test_a_broken_endpoint_refuses_and_is_known_to_be_broken(sequential: bool) -> None:
+    for answer, decision, broke in (
+        (reply(200, '{"decision": "deny", "reason": "policy"}'), "deny", False),
+        (reply(403, '{"decision": "deny", "reason": "policy"}'), "deny", False),
+        (reply(500), "deny", True),
+        (None, "deny", True),
+        (reply(204), "allow", False),
+        (reply(200, '{"modified_input": {"q": "new"}}'), "modify" if sequential else "allow", False),
+    ):
+        async with running(answer) as server:
+            registry = HookRegistry()
+            registry.register_webhook("before_tool", server.url(), timeout=0.3, sequential=sequential)
+            verdict = await arun_hook(registry, "before_tool", tool_input={"q": "old"})
+        assert (verdict.decision, verdict.broke) == (decision, broke), answer
+        assert verdict.public_reason == ("policy" if decision == "deny" and not broke else None)
+
+
+async def test_a_dispatch_that_is_cancelled_closes_the_connection() -> None:
+    async with running(None) as server:
+        registry = HookRegistry()
+        registry.register_webhook("before_tool", server.url())
+        task = asyncio.create_task(arun_hook(registry, "before_tool"))
+        while not server.requests:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.gone.wait(), 20)
+
+
+async def test_silence_is_no_yes_where_leave_is_asked_for() -> None:
+    for answer, decision in (
+        (reply(204), "ask"),
+        (reply(200, "{}"), "ask"),
+        (reply(200, '{"decision": "allow"}'), "allow"),
+    ):
+        async with running(answer) as server:
+            registry = HookRegistry()
+            registry.register_webhook("on_permission_ask", server.url())
+            assert (await arun_hook(registry, "on_permission_ask")).decision == decision
