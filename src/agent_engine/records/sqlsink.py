@@ -105,6 +105,8 @@ class SqlSink:
     def close(self) -> None:
         try:
             self._begin()
+            # Under the lock of whoever opens the store: it must not see this writer gone but not yet stopped.
+            self._run(self._sql.lock)
             now = time.time()
             self._run(self._sql.fill("UPDATE record_writers SET stopped_at = ?, last_at = ? WHERE writer = ?"),
                       (now, now, self._writer))  # fmt: skip
