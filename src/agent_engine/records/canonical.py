@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
+from json import encoder as json_encoder
 from typing import Any
 
 from agent_engine.hooks.jsonform import MAX_DEPTH, JsonFormError, to_plain
@@ -21,8 +22,19 @@ _LARGE = 50_000
 _PIECE = 1 << 15
 _BREATH_S = 20e-6
 
-_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=to_plain)
-_encode = _encoder.encode
+
+def _make_encoder() -> Callable[[Any], str]:
+    """``json.JSONEncoder.encode``, without what it sets up anew for each value: a good part of a small one's time."""
+    make = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:
+        return json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, default=to_plain).encode
+    text = json_encoder.encode_basestring_ascii
+    # No markers: a circle ends in a RecursionError, and the walk below names its place.
+    chunks: Callable[[Any, int], Iterable[str]] = make(None, to_plain, text, None, ":", ",", True, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode = _make_encoder()
 
 
 class NoDigest(ValueError):
@@ -67,22 +79,19 @@ def payload_form(event: str, payload: object) -> Any:
 def is_large(value: object) -> bool:
     """Whether encoding ``value`` in one go could keep other threads waiting for a good part of a millisecond."""
     budget = _LARGE
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        kind = type(item)
-        if kind is str:
-            budget -= len(item)  # type: ignore[arg-type]  # kind is str
-        elif kind is dict:
-            budget -= 16
-            stack.extend(item.values())  # type: ignore[attr-defined]  # kind is dict
-        elif kind is list or kind is tuple:
-            budget -= 16
-            stack.extend(item)  # type: ignore[arg-type]  # kind is list or tuple
-        else:
-            budget -= len(item) if kind is bytes else 8  # type: ignore[arg-type]  # kind is bytes
-        if budget < 0:
-            return True
+    containers: list[Any] = [(value,)]
+    for container in containers:
+        budget -= 16
+        for item in container.values() if type(container) is dict else container:
+            kind = type(item)
+            if kind is str or kind is bytes:
+                budget -= len(item)
+            elif kind is dict or kind is list or kind is tuple:
+                containers.append(item)
+            else:
+                budget -= 8
+            if budget < 0:
+                return True
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from agent_engine.records.canonical import NoDigest, canonical, digest, payload_form
@@ -183,7 +184,7 @@ class FactMaker:
     def _step_closed(self, entry: StepClosed) -> Fact:
         kind = self._kinds.pop((entry.run_id, entry.step_id), "tool")
         detail, payloads = self._detail(entry.detail, kind)
-        unheard = " ".join(sorted(str(event) for event in entry.unheard)) if entry.unheard else None
+        unheard = _sorted_words(tuple(entry.unheard)) if entry.unheard else None
         values = (
             entry.run_id,
             entry.step_id,
@@ -202,9 +203,9 @@ class FactMaker:
         """The safe part of a step's detail as JSON (digests in the place of payloads), and the payloads to store."""
         if not detail:
             return None, ()
-        values = detail.get("payload")
-        if not values:
-            return _json({key: value for key, value in detail.items() if key != "payload"}), ()
+        if "payload" not in detail:
+            return _json(detail), ()
+        values = detail["payload"] or {}
         safe = {key: value for key, value in detail.items() if key != "payload"}
         payloads: list[tuple[str, str]] = []
         for which, value in values.items():
@@ -258,7 +259,7 @@ def lost(count: int) -> Fact:
 
 
 def _run_closed(entry: RunClosed) -> tuple[Any, ...]:
-    usage = _json(dict(entry.usage)) if entry.usage else None
+    usage = _json(entry.usage) if entry.usage else None
     return (entry.run_id, entry.status, entry.error_type, entry.at, round(entry.duration_ms, 4), usage)
 
 
@@ -266,9 +267,14 @@ def _json(value: Mapping[str, Any]) -> str | None:
     if not value:
         return None
     try:
-        return canonical(dict(value))
+        return canonical(value if type(value) is dict else dict(value))
     except NoDigest as error:
         return canonical({"unreadable": str(error)})
+
+
+@lru_cache(4096)
+def _sorted_words(words: tuple[str, ...]) -> str:
+    return " ".join(sorted(str(word) for word in words))
 
 
 def _text(value: object) -> str | None:
