@@ -292,3 +292,15 @@ async def test_on_run_error_gets_the_exception_and_its_own_failure_masks_nothing
     assert names(trace).count("on_run_error") == 1
     assert names(trace).count("after_agent") == 4
     assert names(trace).count("subagent_stop") == 3
+
+
+async def test_open_conversations_end_before_the_engine_stops(tmp_path: Path, trace: Any) -> None:
+    from agent_engine.hooks.managed import RunContext
+
+    built, _ = engine(system(tmp_path, ROOT), ["one", "two"])
+    async with built:
+        await built.run("hello", RunContext(conversation_id="c"))
+        await built.run("again", RunContext(conversation_id="c"))
+        assert "session_end" not in names(trace)
+    assert names(trace).count("session_start") == 1
+    assert names(trace)[-3:] == ["session_end", *STOP]
