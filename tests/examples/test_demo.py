@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.fakes.openai_server import FakeOpenAI, calls, says
 
 from agent_engine import AuthContext, Engine, RunContext
 
@@ -237,6 +238,26 @@ def test_quiet_leaves_the_answer_alone(addresses):
     assert done.returncode == 0
     assert "Find the n largest elements" in done.stdout
     assert done.stderr == ""
+
+
+def test_the_same_system_runs_on_a_provider_of_models(addresses):
+    question = "What does heapq.nlargest do?"
+    with FakeOpenAI(
+        calls(("python_docs", {"message": question})),
+        calls(("read_docs", {"name": "heapq.nlargest"})),
+        says("It finds the n largest elements."),
+        says("heapq.nlargest finds the n largest elements of a dataset."),
+    ) as provider:
+        more = {"PRIVATE_PACKAGES_API_KEY": KEY, "OPENAI_API_KEY": "sk-for-tests", "OPENAI_BASE_URL": provider.base_url}
+        config = str(ASSISTANT / "agents.yaml")
+        done = agentctl(
+            "run", "--config", config, "--message", question, "--model", "openai:gpt-test", **{**addresses, **more}
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "heapq.nlargest finds the n largest elements of a dataset.\n"
+    assert "Find the n largest elements in a dataset" in json.dumps(provider.received[2].body)
+    assert "mcp public_docs: tools/call read_docs: 200, no header added" in done.stderr
+    assert "sk-for-tests" not in done.stdout + done.stderr
 
 
 def test_the_example_validates_and_generate_has_nothing_to_add(tmp_path):
