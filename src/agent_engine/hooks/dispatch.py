@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -112,8 +113,7 @@ class Dispatch:
         return self._conclude(changed=False)
 
     async def _finish(self, before: Mapping[str, Any], groups: Sequence[Group]) -> Verdict:
-        if len(self.plan.entries) > 1:
-            self._guard = self._folding.guard(self.payload)
+        self._guard = self._folding.guard(self.payload)
         self._folding.lend(self.payload, self._turn)
         try:
             for self._group, group in enumerate(groups):
@@ -163,19 +163,21 @@ class Dispatch:
     async def _in_worker(self, run: Sequence[Entry]) -> None:
         """Neighbouring sync hooks: one hand-off, on a copy that is taken over when they have returned in time."""
         payload, left = self.payload, list(run)
-        while left and not self.stopped:
-            if overrun() >= MOST_OVERRUN:
-                self._crowded(left.pop(0))
-                continue
-            self.payload = copy_of(self.payload) if self.payload is payload else self.payload
-            stage = Stage(self, left)
-            left = await stage.run()
-            if stage.awaitable is not None:
-                ran, awaitable = stage.awaitable
-                value, error = await within(awaitable, ran.entry.limit)
-                self.settle(ran, value, error)
-            self._send()
-        worked_on, self.payload = self.payload, payload
+        self.payload = copy_of(payload)
+        try:
+            while left and not self.stopped:
+                if overrun() >= MOST_OVERRUN:
+                    self._crowded(left.pop(0))
+                    continue
+                stage = Stage(self, left)
+                left = await stage.run()
+                if stage.awaitable is not None:
+                    ran, awaitable = stage.awaitable
+                    value, error = await within(awaitable, ran.entry.limit)
+                    self.settle(ran, value, error)
+                self._send()
+        finally:
+            worked_on, self.payload = self.payload, payload
         if not self.stopped:
             self.payload = self._folding.take_over(payload, worked_on)
 
@@ -198,9 +200,10 @@ class Dispatch:
             ran = self.begin(entry, shared)
             if ran is not None:
                 threaded = entry.kind == "worker" and not busy and ran.failure is None
-                limit = entry.limit + (_OVER if entry.kind in ("command", "webhook") else 0.0)
+                # Whatever is no plain function minds its limit by itself, in _call.
                 work = partial(_raw, ran, self.site) if threaded else partial(self._raising, ran)
-                pairs.append((ran, Job(work, limit, threaded, partial(edits.blame, entry.name))))
+                limit = entry.limit if threaded else math.inf
+                pairs.append((ran, Job(work, limit, threaded, partial(self._ended, ran, edits))))
         await run_together([job for _, job in pairs])
         self._settle_all(pairs)
 
@@ -208,6 +211,10 @@ class Dispatch:
         for ran, job in pairs:
             self.settle(ran, job.value, job.error)
         self._send()
+
+    def _ended(self, ran: Ran, edits: Edits) -> None:
+        ran.ended = time.perf_counter()
+        edits.blame(ran.entry.name)
 
     async def _raising(self, ran: Ran) -> Any:
         value, error = await self._call(ran)
@@ -224,7 +231,7 @@ class Dispatch:
         ran = Ran(entry, given, self._group)
         if self._told:
             ran.started_at = time.time()
-            ran.duration_ms = -time.perf_counter() * 1000
+            ran.begun = time.perf_counter()
             if entry.sequential:
                 ran.before = self._folding.snapshot(given)
         if self._keeps:
@@ -256,8 +263,8 @@ class Dispatch:
         """A hook that something has come of already, or whose time was over before it began."""
         ran = Ran(entry, self.payload, self._group)
         now = time.perf_counter()
-        ran.duration_ms = -(begun or now) * 1000
-        ran.started_at = time.time() - now + (begun or now)
+        ran.begun = begun or now
+        ran.started_at = time.time() - now + ran.begun
         return ran
 
     async def _call(self, ran: Ran) -> tuple[Any, BaseException | None]:
@@ -376,7 +383,7 @@ class Dispatch:
     # Rows
 
     def _note(self, ran: Ran, value: Any) -> None:
-        ran.duration_ms += time.perf_counter() * 1000
+        ran.duration_ms = ((ran.ended or time.perf_counter()) - ran.begun) * 1000
         if isinstance(value, HookResult):
             ran.result = value
         if ran.before is not None and ran.failure is None and ran.entry.counts:

@@ -135,21 +135,22 @@ class Plan:
         pending = iter(self._calls)
         set_turn(payload, pending)
         way = self._way
-        if way is INLINE:
-            outcome = call_all(pending, payload)
-        elif way is WALK:
-            outcome = await walk(pending, payload, self.limits)
-        elif overrun() >= MOST_OVERRUN:
-            return await Dispatch(self, payload, site).run()
-        elif way is RELAY:
-            outcome = await relay(pending, payload, self.limits, folding, self._patience)
-        else:
-            group = await together(self.entries, payload, folding)
+        try:
+            if way is INLINE:
+                outcome = call_all(pending, payload)
+            elif way is WALK:
+                outcome = await walk(pending, payload, self.limits)
+            elif overrun() >= MOST_OVERRUN:
+                return await Dispatch(self, payload, site).run()
+            elif way is RELAY:
+                outcome = await relay(pending, payload, self.limits, folding, self._patience)
+            else:
+                group = await together(self.entries, payload, folding)
+                if group is not None:
+                    return Dispatch(self, payload, site).settle_group(*group)
+                return let_through(payload, changed=False)
+        finally:
             set_turn(payload, None)
-            if group is not None:
-                return Dispatch(self, payload, site).settle_group(*group)
-            return let_through(payload, changed=False)
-        set_turn(payload, None)
         if outcome is not None:
             return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome)
         after = folding.read(payload)
@@ -165,11 +166,13 @@ class Plan:
         before = folding.keep(payload)
         pending = Timed(self._calls)
         set_turn(payload, pending)
-        if self._way is INLINE:
-            outcome = call_all(pending, payload)
-        else:
-            outcome = await walk(pending, payload, self.limits)
-        set_turn(payload, None)
+        try:
+            if self._way is INLINE:
+                outcome = call_all(pending, payload)
+            else:
+                outcome = await walk(pending, payload, self.limits)
+        finally:
+            set_turn(payload, None)
         plain = len(self.entries) if outcome is None else len(self.entries) - 1 - outcome[0]
         rows = self._plain_rows(pending.times[: plain + 1])
         if outcome is not None:

@@ -23,8 +23,10 @@ class Ran:
     __slots__ = (
         "answer",
         "before",
+        "begun",
         "changed",
         "duration_ms",
+        "ended",
         "entry",
         "exit_code",
         "failure",
@@ -55,6 +57,9 @@ class Ran:
         self.exit_code: int | None = None
         self.started_at = 0.0
         self.duration_ms = 0.0
+        # By time.perf_counter.
+        self.begun = 0.0
+        self.ended: float | None = None
 
 
 def result_row(ran: Ran) -> HookExecutionResult:

@@ -109,12 +109,12 @@ class _Tasks:
     async def _run(self, job: Job) -> None:
         try:
             value = await job.call()
-            if not job.settled:
+            if job.error is None:
                 job.value = value
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - an outcome
-            if not job.settled:
+            if job.error is None:
                 job.error = error
         if not job.settled:
             job.ended()
