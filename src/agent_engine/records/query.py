@@ -91,6 +91,19 @@ class RecordReader:
             rows = connection.execute(query.order_by(_runs.c.run.desc()).limit(limit)).fetchall()
         return [_run_row(row) for row in rows]
 
+    def run_row(self, run_id: str) -> RunRow | None:
+        """One run without its steps."""
+        with self._engine.connect() as connection:
+            found = connection.execute(select(*_RUN_COLUMNS).where(_runs.c.run_id == run_id)).fetchone()
+        return None if found is None else _run_row(found)
+
+    def counts(self) -> tuple[int, int]:
+        """How many runs there are, and how many of them are open."""
+        still_open = select(func.count()).select_from(_runs).where(_runs.c.status == "open")
+        with self._engine.connect() as connection:
+            runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
+            return int(runs), int(connection.execute(still_open).scalar_one())
+
     def run(self, run_id: str, *, payloads: bool = True) -> RunDetail | None:
         """One run whole, with the payloads that were captured; None where there is no such run."""
         with self._engine.connect() as connection:
@@ -190,6 +203,14 @@ class RecordReader:
         query = select(_payloads.c.which, _payloads.c.body).where(_payloads.c.seq == seq, _alive())
         with self._engine.connect() as connection:
             return {which: json.loads(body) for which, body in connection.execute(query)}
+
+    def payloads_of_all(self, seqs: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The captured payloads of many records or steps: number → which → plain data."""
+        found: dict[int, dict[str, Any]] = {}
+        with self._engine.connect() as connection:
+            for seq, which, body in _payload_rows(connection, seqs):
+                found.setdefault(seq, {})[which] = json.loads(body)
+        return found
 
     def _filtered(self, wanted: RecordFilter) -> Select[Any]:
         query = _records_query()
@@ -291,6 +312,11 @@ class RecordReader:
             by_decision.get("failed", 0), int(lost or 0), first, last,
         )  # fmt: skip
 
+    def last_seq(self) -> int:
+        """The number of the last entry: whether the store has grown since."""
+        with self._engine.connect() as connection:
+            return int(connection.execute(select(schema.heads.c.seq)).scalar_one())
+
     def marks(self, limit: int = 20) -> list[Mark]:
         """The newest marks of the log about itself."""
         with self._engine.connect() as connection:
@@ -307,11 +333,15 @@ class RecordReader:
 
     def _add_payloads(self, connection: Connection, steps: Sequence[Step]) -> None:
         by_key = {step.key: step for step in steps}
-        keys = list(by_key)
-        for start in range(0, len(keys), 500):
-            query = select(_payloads).where(_payloads.c.seq.in_(keys[start : start + 500]), _alive())
-            for seq, which, body, _expires in connection.execute(query):
-                by_key[seq].payloads[which] = json.loads(body)
+        for seq, which, body in _payload_rows(connection, list(by_key)):
+            by_key[seq].payloads[which] = json.loads(body)
+
+
+def _payload_rows(connection: Connection, seqs: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    for start in range(0, len(seqs), 500):
+        part = seqs[start : start + 500]
+        for row in connection.execute(select(_payloads).where(_payloads.c.seq.in_(part), _alive())):
+            yield row[0], row[1], row[2]
 
 
 _RUN_COLUMNS = (

@@ -1,0 +1,90 @@
+"""Server-sent events: a response that stops its source when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from agent_engine.server.runs import disconnected
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+KEEP_ALIVE_S = 15.0
+
+
+def sse(event: str, data: Any) -> bytes:
+    """One event. Text is sent line by line, anything else as JSON."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
+    lines = "".join(f"data: {line}\n" for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+    return f"event: {event}\n{lines}\n".encode("utf-8", "replace")
+
+
+class EventStream(Response):
+    """Sends what ``source`` yields. ``done`` is told whether everything was sent; it is called in every case."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes, None],
+        done: Callable[[bool], Awaitable[None]] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self._source = source
+        self._done = done
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            complete = sending.done() and not sending.cancelled() and sending.exception() is None
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.wait({sending, gone})
+            if self._done is not None:
+                await self._done(complete)
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
+
+    async def _send(self, send: Send) -> None:
+        async with contextlib.aclosing(self._source):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for piece in _kept_alive(self._source):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _kept_alive(source: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The pieces of a source, and a comment now and then while it is silent, so that proxies keep the line open."""
+    pending: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            if pending is None:
+                pending = asyncio.ensure_future(anext(source))
+            await asyncio.wait({pending}, timeout=KEEP_ALIVE_S)
+            if not pending.done():
+                yield b": still here\n\n"
+                continue
+            try:
+                piece = pending.result()
+            except StopAsyncIteration:
+                return
+            pending = None
+            yield piece
+    finally:
+        if pending is not None and not pending.done():
+            pending.cancel()
+            await asyncio.wait({pending})
