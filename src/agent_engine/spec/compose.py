@@ -130,7 +130,11 @@ class Composer:
     def _aliased(self, event: Any, stack: list[Node], line: int, column: int) -> Node:
         node = self._anchors.get(event.anchor)
         if node is None:
-            raise self._refuse(line, column, f"the alias *{event.anchor} names no anchor above it")
+            raise self._refuse(
+                line,
+                column,
+                f"the alias *{event.anchor} names no anchor above it; put it in quotes if it is meant as text",
+            )
         if node.open:
             raise self._refuse(line, column, f"the alias *{event.anchor} stands inside the value it names")
         self._count(node.size, line, column)

@@ -119,6 +119,22 @@ def _decoded(raw: bytes | str, file: str) -> str:
     return text
 
 
+_HINTS = {
+    "'\\t'": "; indent with spaces, not with tabs",
+    "cannot start any token": "; put text that begins with this character in quotes",
+    "mapping values are not allowed": "; put text with a colon and a blank in it in quotes",
+    "alphabetic or numeric character": "; put text that begins with * or & in quotes",
+    "block end": "; look at the indentation of this line and of those above it",
+    "found unexpected end of stream": "; a quote or bracket above is not closed",
+    "but got '{'": "; put text with braces in quotes",
+}
+
+
+def _hint(what: str) -> str:
+    """What most people have to do about a complaint of the YAML parser."""
+    return next((hint for words, hint in _HINTS.items() if words in what), "")
+
+
 def _events(text: str, file: str) -> Iterator[Any]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
@@ -131,6 +147,6 @@ def _events(text: str, file: str) -> Iterator[Any]:
         mark = exc.problem_mark or exc.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         what = " ".join(str(exc.problem or exc.context or "not readable").split())
-        raise SpecError([Problem(file, line, column, "", f"not valid YAML: {what[:200]}")]) from None
+        raise SpecError([Problem(file, line, column, "", f"not valid YAML: {what[:200]}{_hint(what)}")]) from None
     except Exception as exc:  # noqa: BLE001  the parser fails on some broken input in ways of its own
         raise SpecError([Problem(file, 1, 1, "", f"not valid YAML ({type(exc).__name__})")]) from None

@@ -45,7 +45,10 @@ def _entry(check: Check, event: str, entry: dict[str, Any], path: DocPath) -> No
         what = "say which hook: plugin and method, or ref, or command or args, or url"
         check.note(path, what, shape=True)
     elif len(kinds) > 1 or {"command", "args"} <= set(ways):
-        what = f"{' and '.join(ways)} exclude one another; keep one way to name the hook"
+        advice = "keep one way to name the hook"
+        if kinds == {"args"}:
+            advice = "args is the whole command as a list, the program first; command is one shell line"
+        what = f"{' and '.join(ways)} exclude one another; {advice}"
         check.note((*path, ways[-1]), what, key=True, shape=True)
     elif kinds == {"plugin"}:
         for key, other in (("plugin", "method"), ("method", "plugin")):
