@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import gc
@@ -758,6 +759,105 @@ async def test_a_wrap_that_hands_call_next_to_threads_of_its_own() -> None:
 
     assert isinstance(made, ToolResponse)
     assert made.result == [f"found {{'q': {number}}}" for number in range(4)]
+
+
+# --- observers --------------------------------------------------------------------------------------------------------
+
+
+def watching(seen: list[Any], breaks: bool = False) -> list[Callable[..., Any]]:
+    """One observer of each kind, sync and async, that edits what it gets and says no."""
+
+    @before_tool(observe=True)
+    def before(request: Any) -> HookResult:
+        seen.append(dict(request.arguments))
+        request.arguments["q"] = "edited"
+        if breaks:
+            raise KeyError("user text")
+        return HookResult.deny("ignored")
+
+    @wrap_tool_call(observe=True)
+    async def wrap(request: Any, call_next: Any) -> Any:
+        request.arguments["q"] = "edited"
+        if breaks:
+            raise KeyError("user text")
+        response = await call_next(request)
+        seen.append(response.result)
+        response.result = "edited"
+        return None
+
+    @wrap_tool_call(observe=True)
+    def sync_wrap(request: Any, call_next: Any) -> Any:
+        seen.append(call_next(ToolRequest("another", {})).result)
+        seen.append(call_next(request).result)
+        return ToolResponse("t", "edited")
+
+    @wrap_tool_call(observe=True)
+    def never_calls(request: Any, call_next: Any) -> Any:
+        return ToolResponse("t", "edited")
+
+    @after_tool(observe=True)
+    async def after(response: Any) -> Any:
+        seen.append(response.result)
+        if breaks:
+            raise GuardrailBlocked("ignored")
+        return ToolResponse("t", "edited")
+
+    return [before, wrap, sync_wrap, never_calls, after]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_an_observer_sees_everything_and_changes_nothing(breaks: bool, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    bodies: list[str] = []
+
+    async def call(request: ToolRequest) -> ToolResponse:
+        bodies.append(request.arguments["q"])
+        return await body(request)
+
+    response = await MiddlewareManager(watching(seen, breaks)).run_tool(tool_request(q="x"), call)
+
+    found = "found {'q': 'x'}"
+    assert response.result == found
+    assert bodies == ["x"]
+    assert seen == [{"q": "x"}, *([found] * (3 if breaks else 4))]
+    assert ("Observing before_tool middleware before failed: KeyError" in caplog.text) == breaks
+    assert "user text" not in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_observer_around_a_call_that_fails_sees_it_fail_once(is_async: bool) -> None:
+    calls: list[int] = []
+
+    async def fails(request: ToolRequest) -> ToolResponse:
+        calls.append(1)
+        raise ConnectionError("x")
+
+    @wrap_tool_call(observe=True)
+    def swallows(request: Any, call_next: Any) -> Any:
+        for _ in range(3):
+            with contextlib.suppress(ConnectionError):
+                call_next(request)
+
+    @wrap_tool_call(observe=True)
+    async def async_swallows(request: Any, call_next: Any) -> Any:
+        await asyncio.gather(*(call_next(request) for _ in range(3)), return_exceptions=True)
+
+    with pytest.raises(ConnectionError):
+        await MiddlewareChain([async_swallows if is_async else swallows]).wrap_tool(tool_request(), fails)
+    assert calls == [1]
+
+
+def test_only_middleware_that_counts_holds_streamed_text_back() -> None:
+    def after(response: Any) -> None: ...
+
+    def wrap(request: Any, call_next: Any) -> Any: ...
+
+    assert not MiddlewareChain([after_model(observe=True)(after), wrap_model_call(observe=True)(wrap)]).holds_text
+    assert MiddlewareChain([after_model(observe=False)(after)]).holds_text
+    assert MiddlewareChain([wrap_model_call(wrap)]).holds_text
+    assert not MiddlewareChain([before_model(lambda request: None)]).holds_text
+    with pytest.raises(TypeError, match="observe is True or False"):
+        after_model(observe="yes")(after)  # type: ignore[call-overload]  # on purpose
 
 
 def test_an_empty_chain_has_nothing_to_do() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.definition import callable_name, cannot_be_called, is_async_callable
 from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
 
@@ -25,11 +27,14 @@ LIMIT: Final = 60.0
 """Seconds for one before_* or after_*. A wrap_* has no limit of its own: it lasts as long as the call it is around."""
 
 MARK: Final = "__agent_engine_middleware__"
-"""The attribute by which a decorator says what a function is."""
+"""The attribute by which a decorator says what a function is: its kind, and whether it only observes."""
+
+logger = logging.getLogger("agent_engine.hooks")
 
 _Request = TypeVar("_Request", ModelRequest, ToolRequest)
 _Response = TypeVar("_Response", ModelResponse, ToolResponse)
 _Item = TypeVar("_Item", ModelRequest, ToolRequest, ModelResponse, ToolResponse)
+_Any = TypeVar("_Any", ModelRequest, ToolRequest, ModelResponse, ToolResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class _Layer:
     kind: str
     name: str
     is_async: bool
+    observe: bool
 
 
 class MiddlewareChain:
@@ -69,6 +75,12 @@ class MiddlewareChain:
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
         return iter(self._given)
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether a model's text may leave only after this chain has seen it: not where it only observes."""
+        layers = (*self._layers["after_model"], *self._layers["wrap_model_call"])
+        return any(not layer.observe for layer in layers)
 
     @property
     def has_before_model(self) -> bool:
@@ -148,7 +160,7 @@ class MiddlewareChain:
 
 
 def _layer(function: Callable[..., Any]) -> _Layer:
-    kind = getattr(function, MARK, None)
+    kind, observe = getattr(function, MARK, (None, False))
     name = callable_name(function) if callable(function) else repr(function)[:80]
     if kind not in KINDS:
         raise TypeError(f"{name} is no middleware: decorate it with one of {', '.join(KINDS)}")
@@ -156,29 +168,47 @@ def _layer(function: Callable[..., Any]) -> _Layer:
     if problem:
         arguments = "(request, call_next)" if kind.startswith("wrap_") else "one argument"
         raise TypeError(f"{kind} middleware {name} is called with {arguments}: {problem}")
-    return _Layer(function, kind, name, is_async_callable(function))
+    return _Layer(function, kind, name, is_async_callable(function), observe)
 
 
 async def _through(layers: Sequence[_Layer], item: _Item) -> _Item | Refused:
     """One before_* or after_* chain."""
     for layer in layers:
         try:
-            async with asyncio.timeout(LIMIT):
-                if layer.is_async:
-                    said = layer.function(item)
-                else:
-                    said = await run_in_worker(layer.function, item, limit=LIMIT)
-                if inspect.isawaitable(said):
-                    said = await said
-            taken = _read(layer, item, said)
+            if layer.observe:
+                await _said(layer, _copy_of(item))
+                continue
+            taken = _read(layer, item, await _said(layer, item))
         except GuardrailBlocked as refusal:
-            return Refused(refusal.reason, layer.name)
+            if not layer.observe:
+                return Refused(refusal.reason, layer.name)
         except (Exception, SystemExit) as problem:
-            raise HookExecutionError(layer.kind, layer.name, problem) from problem
-        if isinstance(taken, Refused):
-            return taken
-        item = taken
+            if not layer.observe:
+                raise HookExecutionError(layer.kind, layer.name, problem) from problem
+            _log(layer, problem)
+        else:
+            if isinstance(taken, Refused):
+                return taken
+            item = taken
     return item
+
+
+async def _said(layer: _Layer, item: _Item) -> object:
+    async with asyncio.timeout(LIMIT):
+        if layer.is_async:
+            said = layer.function(item)
+        else:
+            said = await run_in_worker(layer.function, item, limit=LIMIT)
+        return await said if inspect.isawaitable(said) else said
+
+
+def _copy_of(item: _Any) -> _Any:
+    """A private copy: what an observer does to it reaches nobody."""
+    return replace(item, **{one.name: private_copy(getattr(item, one.name)) for one in fields(item)})
+
+
+def _log(layer: _Layer, problem: BaseException) -> None:
+    logger.warning("Observing %s middleware %s failed: %s", layer.kind, layer.name, type(problem).__name__)
 
 
 def _read(layer: _Layer, item: _Item, said: object) -> _Item | Refused:
@@ -229,7 +259,8 @@ async def _around(
         try:
             if layer is None:
                 return await call_next(sent)
-            return await _wrapper(layer, sent, lambda passed: enter(depth + 1, passed), answers)
+            around = _observer if layer.observe else _wrapper
+            return await around(layer, sent, lambda passed: enter(depth + 1, passed), answers)
         except (GuardrailBlocked, HookError, RunBlocked) as problem:
             if not any(problem is one for one, _ in stands):
                 stands.append((problem, layer))
@@ -274,6 +305,36 @@ async def _wrapper(
         if isinstance(problem, GuardrailBlocked) or any(problem is one for one in from_inside):
             raise
         raise HookExecutionError(layer.kind, layer.name, problem) from problem
+
+
+async def _observer(
+    layer: _Layer, request: _Request, inner: Callable[[_Request], Awaitable[_Response]], answers: type[_Response]
+) -> _Response:
+    """A wrap_* that only watches: the call inside is made once, with the request as it came, whatever it does."""
+    made: list[_Response] = []
+    failed: list[BaseException] = []
+    once = asyncio.Lock()
+
+    async def passed_on(sent: _Request) -> _Response:
+        async with once:
+            if not made and not failed:
+                try:
+                    made.append(await inner(request))
+                except BaseException as problem:  # noqa: BLE001 - raised right below
+                    failed.append(problem)
+        if failed:
+            raise failed[0]
+        return _copy_of(made[0])
+
+    try:
+        sent = _copy_of(request)
+        await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer's failure is nobody else's
+        if not any(problem is one for one in failed):
+            _log(layer, problem)
+    if failed:
+        raise failed[0]
+    return made[0] if made else await inner(request)
 
 
 async def _on_loop(layer: _Layer, request: Any, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from agent_engine.hooks.calls import InvocationContext, ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.chain import MARK, MiddlewareChain
@@ -43,36 +43,47 @@ AsyncMiddlewareChain = MiddlewareChain
 """Another name of it: one chain serves sync and async middleware."""
 
 
-def before_model(function: _F) -> _F:
-    """Called with the ModelRequest; returns it, None (unchanged) or a HookResult."""
-    return _mark(function, "before_model")
+class MiddlewareDecorator(Protocol):
+    """Marks a function as one kind of middleware and returns it unchanged: ``@after_tool`` or
+    ``@after_tool(observe=True)``.
 
-
-def after_model(function: _F) -> _F:
-    """Called with the ModelResponse; returns it, None (unchanged) or a HookResult."""
-    return _mark(function, "after_model")
-
-
-def wrap_model_call(function: _F) -> _F:
-    """Called with the ModelRequest and ``call_next``; returns a ModelResponse, its own or that of
-    ``call_next(request)``.
+    With ``observe=True`` it gets a copy, what it returns is ignored, and its failure is logged: it only watches, and
+    holds no streamed text back.
     """
-    return _mark(function, "wrap_model_call")
+
+    @overload
+    def __call__(self, function: _F) -> _F: ...
+    @overload
+    def __call__(self, *, observe: bool) -> Callable[[_F], _F]: ...
 
 
-def before_tool(function: _F) -> _F:
-    """Called with the ToolRequest; returns it, None (unchanged) or a HookResult, whose changes are arguments."""
-    return _mark(function, "before_tool")
+def _decorator(kind: str) -> MiddlewareDecorator:
+    def decorate(function: Any = None, *, observe: bool = False) -> Any:
+        if function is None:
+            return lambda decorated: _mark(decorated, kind, observe)
+        return _mark(function, kind, observe)
+
+    decorate.__name__ = decorate.__qualname__ = kind
+    return decorate
 
 
-def after_tool(function: _F) -> _F:
-    """Called with the ToolResponse; returns it, None (unchanged) or a HookResult."""
-    return _mark(function, "after_tool")
+before_model = _decorator("before_model")
+"""Called with the ModelRequest; returns it, None (unchanged) or a HookResult."""
 
+after_model = _decorator("after_model")
+"""Called with the ModelResponse; returns it, None (unchanged) or a HookResult."""
 
-def wrap_tool_call(function: _F) -> _F:
-    """Called with the ToolRequest and ``call_next``; returns its own ToolResponse or that of ``call_next(request)``."""
-    return _mark(function, "wrap_tool_call")
+wrap_model_call = _decorator("wrap_model_call")
+"""Called with the ModelRequest and ``call_next``; returns its own ModelResponse or that of ``call_next(request)``."""
+
+before_tool = _decorator("before_tool")
+"""Called with the ToolRequest; returns it, None (unchanged) or a HookResult, whose changes are arguments."""
+
+after_tool = _decorator("after_tool")
+"""Called with the ToolResponse; returns it, None (unchanged) or a HookResult."""
+
+wrap_tool_call = _decorator("wrap_tool_call")
+"""Called with the ToolRequest and ``call_next``; returns its own ToolResponse or that of ``call_next(request)``."""
 
 
 class MiddlewareManager:
@@ -133,14 +144,16 @@ class MiddlewareManager:
         return run_sync(lambda: self.run_tool(request, call))
 
 
-def _mark(function: _F, kind: str) -> _F:
+def _mark(function: Any, kind: str, observe: bool) -> Any:
     if not callable(function):
         raise TypeError(f"{kind} decorates a function, not {function!r}")
+    if not isinstance(observe, bool):
+        raise TypeError(f"observe is True or False, not {observe!r}")
     already = getattr(function, MARK, None)
-    if already not in (None, kind):
-        raise TypeError(f"{callable_name(function)} is a {already} already; it cannot be a {kind} too")
+    if already is not None and already[0] != kind:
+        raise TypeError(f"{callable_name(function)} is a {already[0]} already; it cannot be a {kind} too")
     try:
-        setattr(function, MARK, kind)
+        setattr(function, MARK, (kind, observe))
     except AttributeError:
         raise TypeError(
             f"{callable_name(function)} cannot be marked as {kind}: decorate a function, or the method in its class"

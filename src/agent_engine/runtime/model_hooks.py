@@ -188,7 +188,7 @@ class ModelHooks:
         listens, chain = turn.scope.listens, turn.node.middleware
         if turn.node.output_type is not None or listens(HookEvent.AFTER_AGENT) or listens(HookEvent.MESSAGE_SENDING):
             self.held = "end"
-        elif listens(HookEvent.AFTER_LLM) or (chain is not None and (chain.has_after_model or chain.has_wrap_model)):
+        elif listens(HookEvent.AFTER_LLM) or (chain is not None and chain.holds_text):
             self.held = "call"
         if self.held != "none":
             return None
