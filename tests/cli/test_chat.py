@@ -61,6 +61,7 @@ def test_a_call_that_needs_approval_is_asked_about(config):
     done = chat(config, "Cancel order A-17", "d", "Cancel order A-17", "o")
     assert done.returncode == 0
     assert done.stderr.count('clerk wants to call cancel_order(number="A-17")') == 2
+    assert done.stderr.index("→ clerk: cancel_order") < done.stderr.index("clerk wants to call")
     assert "Order A-17 is cancelled." in done.stdout
     assert cancelled(config) == "A-17"
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from agent_engine.cli.options import EnvFile, ModelName, SessionId, UserId, load
 
 if TYPE_CHECKING:
     from agent_engine.cli.talk import Talk
+    from agent_engine.runtime.approvals import ToolApproval
 
 HELP = """\
   /hooks   show every hook that runs, or only those that change or refuse something
@@ -74,6 +76,7 @@ class Console:
         self.every_hook = False
         self._turn: asyncio.Task[None] | None = None
         self._in_text = False
+        self._asks: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def converse(self, talk: Talk) -> None:
         """One turn after the other until the person leaves."""
@@ -96,6 +99,11 @@ class Console:
                     await self._one_turn(talk, line)
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+
+    async def make_room(self, ask: ToolApproval) -> None:
+        """Wait until everything that happened before an ask has been shown: the stream tells of the ask too."""
+        await self._asks[ask.call_id].wait()
+        self.end_text()
 
     def stop(self) -> None:
         """Stop the answer that is being given, if there is one."""
@@ -126,6 +134,7 @@ class Console:
             report(error)
         finally:
             self._turn = None
+            self._asks.clear()
 
     async def _show_answer(self, talk: Talk, line: str) -> None:
         async for kind, data in talk.send(line):
@@ -137,6 +146,8 @@ class Console:
         if kind == "text":
             print(data["text"], end="", flush=True)
             self._in_text = True
+        elif kind == "approval":
+            self._asks[data["call_id"]].set()
         elif kind == "tool_started":
             self.note(f"  → {_agent(data)}{data['tool_name']}")
         elif kind == "tool_finished" and data.get("status") not in ("ok", "denied"):

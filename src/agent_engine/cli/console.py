@@ -87,9 +87,17 @@ async def ask_person(ask: ToolApproval, read: Read = read_line) -> Decision:
 
 
 class TerminalApprover:
-    """An approver that asks the person at the terminal, one question at a time."""
+    """An approver that asks the person at the terminal, one question at a time.
 
-    def __init__(self, before: Callable[[], None], stop: Callable[[], object], read: Read = read_line) -> None:
+    ``before`` makes room for a question; ``stop`` is called where the person answers q.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[ToolApproval], Awaitable[None]],
+        stop: Callable[[], object],
+        read: Read = read_line,
+    ) -> None:
         self._before = before
         self._stop = stop
         self._read = read
@@ -97,7 +105,7 @@ class TerminalApprover:
 
     async def __call__(self, ask: ToolApproval) -> bool | Literal["session"]:
         async with self._one_at_a_time:
-            self._before()
+            await self._before(ask)
             decision = await ask_person(ask, self._read)
         if decision == "quit":
             self._stop()

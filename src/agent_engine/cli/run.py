@@ -18,6 +18,7 @@ from agent_engine.cli.options import Config, EnvFile, ModelName, SessionId, User
 if TYPE_CHECKING:
     from agent_engine.cli.account import Account, Style
     from agent_engine.hooks.managed import RunContext
+    from agent_engine.runtime.approvals import ToolApproval
     from agent_engine.runtime.engine import Engine
     from agent_engine.runtime.result import RunResult
 
@@ -75,7 +76,11 @@ async def _run(
     task = asyncio.current_task()
     assert task is not None
     account = Account(style)
-    approver = TerminalApprover(style.pause, task.cancel) if at_terminal() else "later"
+
+    async def make_room(ask: ToolApproval) -> None:
+        style.pause()
+
+    approver = TerminalApprover(make_room, task.cancel) if at_terminal() else "later"
     engine = Engine.from_yaml(
         config,
         approver=approver,

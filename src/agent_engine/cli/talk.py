@@ -62,6 +62,6 @@ async def open_talk(
     from agent_engine.cli.state import open_store
     from agent_engine.runtime.engine import Engine
 
-    approver = TerminalApprover(console.end_text, console.stop, console.read)
+    approver = TerminalApprover(console.make_room, console.stop, console.read)
     async with Engine.from_yaml(config, approver=approver, store=open_store(config), model=model) as engine:
         yield LocalTalk(engine, engine.loaded.system.system.name, session_id, user_id)
