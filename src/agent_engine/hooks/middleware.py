@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar, overload
 
 from agent_engine.hooks.calls import InvocationContext, ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
-from agent_engine.hooks.chain import MARK, MiddlewareChain
+from agent_engine.hooks.chain import MiddlewareChain
 from agent_engine.hooks.definition import callable_name, is_async_callable
 from agent_engine.hooks.errors import GuardrailBlocked
+from agent_engine.hooks.layer import MARK
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.workers import run_in_worker
 

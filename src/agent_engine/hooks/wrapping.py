@@ -1,0 +1,208 @@
+"""wrap_*: calls inside calls. A wrapper's own failure is told from what comes through it; what is refused inside stands."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import inspect
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
+from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked
+from agent_engine.hooks.layer import Layer, copy_of, log_failure
+from agent_engine.hooks.result import STRICTNESS, HookResult
+from agent_engine.hooks.workers import run_in_worker
+
+Request = TypeVar("Request", ModelRequest, ToolRequest)
+Response = TypeVar("Response", ModelResponse, ToolResponse)
+
+
+async def around(
+    layers: Sequence[Layer],
+    request: Request,
+    call_next: Callable[[Request], Awaitable[Response]],
+    answers: type[Response],
+) -> Response | Refused:
+    """One wrap_* chain. A refusal or a broken hook inside stands, whatever a wrapper further out makes of it."""
+    stands: list[tuple[Exception, Layer | None]] = []
+
+    async def enter(depth: int, sent: Request) -> Response:
+        layer = layers[depth] if depth < len(layers) else None
+        try:
+            if layer is None:
+                return await call_next(sent)
+            wrapped = _observer if layer.observe else _wrapper
+            return await wrapped(layer, sent, lambda passed: enter(depth + 1, passed), answers)
+        except (GuardrailBlocked, HookError, RunBlocked) as problem:
+            if not any(problem is one for one, _ in stands):
+                stands.append((problem, layer))
+            raise
+
+    try:
+        response = await enter(0, request)
+        if not stands:
+            return response
+    except Exception:
+        if not stands:
+            raise
+    first, layer = stands[0]
+    if isinstance(first, GuardrailBlocked) and layer is not None:
+        return Refused(first.reason, layer.name)
+    raise first
+
+
+async def _wrapper(
+    layer: Layer, request: Request, inner: Callable[[Request], Awaitable[Response]], answers: type[Response]
+) -> Response:
+    """One wrap_*: its own failure is told apart from what comes through it from inside."""
+    from_inside: list[BaseException] = []
+
+    async def passed_on(sent: Request) -> Response:
+        if not isinstance(sent, type(request)):
+            raise TypeError(f"call_next takes the {type(request).__name__}, not a {type(sent).__name__}")
+        try:
+            return await inner(sent)
+        except BaseException as problem:
+            from_inside.append(problem)
+            raise
+
+    try:
+        said = await (_on_loop(layer, request, passed_on) if layer.is_async else _in_worker(layer, request, passed_on))
+        if isinstance(said, answers):
+            return said
+        if isinstance(said, HookResult) and said.decision in STRICTNESS and said.is_denied():
+            raise GuardrailBlocked(said.reason or "Denied by hook")
+        raise TypeError(f"{layer.name} returned a {type(said).__name__}; it must return a {answers.__name__}")
+    except (Exception, SystemExit) as problem:
+        if isinstance(problem, GuardrailBlocked) or any(problem is one for one in from_inside):
+            raise
+        raise HookExecutionError(layer.kind, layer.name, problem) from problem
+
+
+async def _observer(
+    layer: Layer, request: Request, inner: Callable[[Request], Awaitable[Response]], answers: type[Response]
+) -> Response:
+    """A wrap_* that only watches: the call inside is made once, with the request as it came, whatever it does."""
+    made: list[Response] = []
+    failed: list[BaseException] = []
+    once = asyncio.Lock()
+
+    async def passed_on(sent: Request) -> Response:
+        async with once:
+            if not made and not failed:
+                try:
+                    made.append(await inner(request))
+                except BaseException as problem:  # noqa: BLE001 - raised right below
+                    failed.append(problem)
+        if failed:
+            raise failed[0]
+        return copy_of(made[0])
+
+    try:
+        sent = copy_of(request)
+        await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer's failure is nobody else's
+        if not any(problem is one for one in failed):
+            log_failure(layer, problem)
+    if failed:
+        raise failed[0]
+    return made[0] if made else await inner(request)
+
+
+async def _on_loop(layer: Layer, request: Any, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    said = layer.function(request, passed_on)
+    while inspect.isawaitable(said):
+        said = await said
+    return said
+
+
+async def _in_worker(layer: Layer, request: Any, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    """A sync wrapper runs in a worker thread; its ``call_next`` waits there while the inner call runs here, in this
+    very task.
+    """
+    bridge = _Bridge(passed_on)
+    worker = asyncio.ensure_future(run_in_worker(layer.function, request, bridge.call_next, limit=None))
+    worker.add_done_callback(bridge.wake)
+    try:
+        while not worker.done():
+            await bridge.serve_one()
+        said = worker.result()
+    finally:
+        bridge.close()
+        if not worker.done():
+            worker.cancel()
+            await asyncio.wait({worker})
+    while inspect.isawaitable(said):
+        said = await said
+    return said
+
+
+@dataclass(slots=True)
+class _Ask:
+    """One ``call_next`` of a thread that waits for its answer."""
+
+    sent: Any
+    context: contextvars.Context
+    answer: concurrent.futures.Future[Any]
+
+
+class _Bridge:
+    """Between a wrapper in a worker thread and the loop on which the call inside it is made."""
+
+    def __init__(self, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+        self._passed_on = passed_on
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self._asks: deque[_Ask] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def call_next(self, sent: Any) -> Any:
+        """What the wrapper is given: it waits in a thread; on the loop itself it is a coroutine."""
+        if threading.get_ident() == self._home:
+            return self._passed_on(sent)
+        ask = _Ask(sent, contextvars.copy_context(), concurrent.futures.Future())
+        self._loop.call_soon_threadsafe(self._take, ask)
+        return ask.answer.result()
+
+    async def serve_one(self) -> None:
+        """Make one call that was asked for, or wait until there is one or the wrapper has ended."""
+        if self._asks:
+            await _answer(self._asks.popleft(), self._passed_on)
+        else:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def wake(self, worker: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Whoever still asks is told that nobody answers any more."""
+        self._closed = True
+        while self._asks:
+            self._asks.popleft().answer.set_exception(asyncio.CancelledError())
+
+    def _take(self, ask: _Ask) -> None:
+        if self._closed:
+            ask.answer.set_exception(asyncio.CancelledError())
+        else:
+            self._asks.append(ask)
+            self.wake()
+
+
+async def _answer(ask: _Ask, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
+    try:
+        response = await in_context(ask.context, passed_on(ask.sent))
+    except BaseException as problem:
+        ask.answer.set_exception(problem)
+        if not isinstance(problem, Exception):
+            raise
+    else:
+        ask.answer.set_result(response)
