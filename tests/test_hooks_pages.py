@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_engine.cli.main import main as agentctl
 from agent_engine.hooks.events import CATALOGUE
 from agent_engine.testing import fresh_default_registry
 
@@ -38,17 +38,22 @@ def test_every_snippet_runs(
             printed = capsys.readouterr().out
         elif language == "console":
             for line in text.splitlines():
-                called(line.removeprefix("$ "), tmp_path)
+                command = shlex.split(line.removeprefix("$ "))
+                if command[0] == "agentctl":
+                    monkeypatch.setattr(sys, "argv", command)
+                    with fresh_default_registry(), pytest.raises(SystemExit) as ended:
+                        agentctl()
+                    assert ended.value.code in (0, None), (line, capsys.readouterr())
+                else:
+                    called(command, tmp_path)
         else:
             assert (language, text) == ("text", printed), "a text block is what the snippet before it prints"
 
 
-def called(line: str, folder: Path) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    ran = subprocess.run(
-        shlex.split(line), cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
+def called(command: list[str], folder: Path) -> None:
+    assert command[0] == "python"
+    ran = subprocess.run([sys.executable, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
 
 
 @pytest.mark.parametrize("page", ["hooks.md", "events.md"])

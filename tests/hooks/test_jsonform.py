@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, SecretStr
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from agent_engine.hooks import jsonform
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.jsonform import JsonFormError, payload_json, to_json, to_plain
@@ -215,11 +216,13 @@ def test_deep_in_a_stack_it_is_still_a_json_form_error() -> None:
         descend(700)
 
 
-def test_what_unfolds_without_end_is_refused() -> None:
+def test_what_unfolds_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jsonform.MAX_NODES == 5_000_000
+    monkeypatch.setattr(jsonform, "MAX_NODES", 50_000)
     value: Any = [1] * 1000
     for _ in range(40):
         value = [value, value]
-    with pytest.raises(JsonFormError, match="more than 5,000,000 values"):
+    with pytest.raises(JsonFormError, match="more than 50,000 values"):
         to_json(value)
 
 

@@ -1,4 +1,4 @@
-"""wrap_*: calls inside calls. A wrapper's own failure is told from what comes through it; what is refused inside stands."""
+"""wrap_*: calls inside calls. A wrapper's failure is told from what comes through it; what is refused inside stands."""
 
 from __future__ import annotations
 
