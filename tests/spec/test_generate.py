@@ -168,6 +168,8 @@ def test_missing_methods_are_added_to_a_class_that_people_wrote_and_no_line_of_t
     [
         "class Base:\n    record = inject_auth = len\nclass ResearchHooksHook(Base):\n    validate_environment = len\n",
         "from plugins.hooks.base import Base\n\nclass ResearchHooksHook(Base):\n    validate_environment = len\n",
+        "from .base import Base\n\nclass ResearchHooksHook(Base):\n    validate_environment = len\n",
+        "from ..hooks.base import Base as B\n\nclass ResearchHooksHook(B):\n    validate_environment = len\n",
         "from somewhere.else_ import Base\n\nclass ResearchHooksHook(Base): ...\n",
         "from plugins.hooks.base import Base as ResearchHooksHook\n",
         "class ResearchHooksHook:\n    validate_environment = inject_auth = record = lambda self, event: None\n",

@@ -76,6 +76,12 @@ def test_what_is_not_reached_or_used_is_a_warning_and_the_file_still_loads(tmp_p
     )
 
 
+def test_an_id_that_is_too_long_for_the_name_of_a_tool_is_a_warning() -> None:
+    _, problems = examine_text(f"{BASE}tools:\n  {'t' * 65}: T.\n", "agents.yaml")
+    assert [one.severity for one in problems] == ["warning", "warning"]
+    assert "an id of 65 characters" in problems[0].message + problems[1].message
+
+
 def test_one_id_may_stand_under_several_parents() -> None:
     text = """
 system: {name: x}

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent_engine.hooks.errors import HookLoadError, HookRegistrationError
-from agent_engine.plugins.loader import LoadError, PluginSpace, parse_source
+from agent_engine.plugins.loader import LoadError, PluginSpace
 from agent_engine.plugins.manifest import Manifest, read_manifest
 from agent_engine.plugins.problems import Problem
 from agent_engine.spec.checks.prompts import used_resolvers
+from agent_engine.spec.classes import Sources, bound_names
 from agent_engine.spec.code import resolver_places, tool_ref
 from agent_engine.spec.load import Loaded, examine
 from agent_engine.spec.markers import STUB_MARKER
@@ -50,7 +51,8 @@ class _Project:
         self.manifest = manifest
         self.space = space
         self.problems: list[Problem] = []
-        self._trees: dict[Path, ast.Module | None] = {}
+        self._sources = Sources(space.find_file)
+        self._broken: set[Path] = set()
 
     def _note(self, path: tuple[str | int, ...], name: str, message: str) -> None:
         line, column = self.loaded.positions.of_key(path)
@@ -65,17 +67,16 @@ class _Project:
             self._note(path, f"{table}.{key}", message)
 
     def _tree(self, path: Path) -> ast.Module | None:
-        """The syntax tree of a file; None, and a problem, where it is no Python."""
-        if path not in self._trees:
-            try:
-                self._trees[path] = parse_source(path.read_bytes(), str(path))
-            except (SyntaxError, ValueError, RecursionError) as exc:
-                line = getattr(exc, "lineno", None) or 1
-                column = getattr(exc, "offset", None) or 1
+        """The syntax tree of a file; None, and one problem, where it is no Python."""
+        try:
+            return self._sources.tree(path)
+        except (SyntaxError, ValueError, RecursionError) as exc:
+            if path not in self._broken:
+                self._broken.add(path)
+                line, column = getattr(exc, "lineno", None) or 1, getattr(exc, "offset", None) or 1
                 what = getattr(exc, "msg", None) or type(exc).__name__
                 self.problems.append(Problem(str(path), line, column, "", f"not valid Python: {what}"))
-                self._trees[path] = None
-        return self._trees[path]
+            return None
 
     def _has(self, ref: str, *names: str) -> str | None:
         """What is wrong with code that is looked at but not imported; None where nothing is."""
@@ -88,7 +89,7 @@ class _Project:
         tree = self._tree(file)
         if tree is None or "." in attribute:
             return None
-        if attribute not in set(_bound(tree.body)):
+        if attribute not in set(bound_names(tree.body)):
             return f"{_shown(file, self.loaded.folder)} has no '{attribute}'; {_GENERATE}"
         return None
 
@@ -111,34 +112,22 @@ class _Project:
                     what = f"{owner} has no method '{python_name(name)}'; {_GENERATE}"
                     self._note(("resolvers", name), f"resolvers.{name}", what)
 
-    def _has_method(self, ref: str, method: str, depth: int = 0) -> bool:
+    def _has_method(self, ref: str, method: str) -> bool:
+        """Whether a class has a method; where that cannot be seen from its source, the build will tell."""
         module, _, cls = ref.partition(":")
         file = self.space.find_file(module)
-        tree = self._tree(file) if file is not None else None
+        if file is None:
+            return module.partition(".")[0] != "plugins"
+        tree = self._tree(file)
         if tree is None:
-            return file is None and module.partition(".")[0] != "plugins"
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == cls:
-                if method in set(_bound(node.body)):
-                    return True
-                return any(self._base_has(tree, base, method, depth) for base in node.bases)
-        return cls in set(_bound(tree.body))  # made some other way; the build will tell
-
-    def _base_has(self, tree: ast.Module, base: ast.expr, method: str, depth: int) -> bool:
-        if not isinstance(base, ast.Name) or depth > 8:
-            return True  # cannot be looked into here
-        if base.id == "object":
-            return False
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == base.id:
-                return method in set(_bound(node.body)) or any(
-                    self._base_has(tree, one, method, depth + 1) for one in node.bases
-                )
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for alias in node.names:
-                    if (alias.asname or alias.name) == base.id:
-                        return self._has_method(f"{node.module}:{alias.name}", method, depth + 1)
-        return True
+            return True  # no Python, which is told already
+        try:
+            found = self._sources.class_names(file, cls)
+        except (SyntaxError, ValueError, RecursionError):
+            return True  # a base is in a file that is no Python
+        if found is None:
+            return cls in set(bound_names(tree.body))
+        return method in found[0] or not found[1]
 
     def access(self) -> None:
         system = self.loaded.system
@@ -186,22 +175,6 @@ def _shown(file: Path, folder: Path) -> str:
         return str(file.relative_to(folder.resolve()))
     except ValueError:
         return str(file)
-
-
-def _bound(body: list[ast.stmt]) -> Iterator[str]:
-    """Names that statements bind, also inside if, try and with."""
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Assign):
-            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, (ast.If, ast.With, ast.Try)):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _bound(getattr(node, part, []))
 
 
 def _unwritten(tree: ast.Module) -> Iterator[tuple[str, int, int]]:

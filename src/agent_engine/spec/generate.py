@@ -16,6 +16,7 @@ from agent_engine.plugins.loader import is_ref
 from agent_engine.plugins.manifest import MANIFEST, Manifest, read_manifest
 from agent_engine.plugins.problems import Problem, SpecError, did_you_mean
 from agent_engine.spec import stubs
+from agent_engine.spec.classes import Sources
 from agent_engine.spec.load import Loaded, examine
 from agent_engine.spec.system import AgentSpec, OrchestratorSpec, python_name
 from agent_engine.spec.template import names_in
@@ -95,6 +96,7 @@ class _Plan:
         self.manifest = manifest
         self.force = force
         self._python: dict[Path, _File] = {}
+        self._sources = Sources(self._find)
         self._texts: dict[Path, str] = {}
         self._entries: dict[str, dict[str, str]] = {"hooks.plugins": {}, "tools": {}, "resolvers": {}}
 
@@ -238,7 +240,7 @@ class _Plan:
         for name, methods in file.classes.items():
             wanted.append(grow.Wanted(cls=name, base=file.bases.get(name), methods=tuple(methods.values())))
         for one in wanted:
-            tree, names_added = grow.grow(tree, one, self._find)
+            tree, names_added = grow.grow(tree, one, lambda cls, method: self._has(path, cls, method))
             added.extend(names_added)
         if tree is before:
             return None
@@ -263,6 +265,14 @@ class _Plan:
             base = file.bases[name][1] if name in file.bases else None
             text += f"\n\n{stubs.class_text(name, base, list(methods.values()))}"
         return text
+
+    def _has(self, path: Path, cls: str, method: str) -> bool:
+        """Whether a class has a method; a base that cannot be looked into may have it, so it counts as had."""
+        try:
+            found = self._sources.class_names(path, cls)
+        except (SyntaxError, ValueError, RecursionError):
+            return True
+        return found is None or method in found[0] or not found[1]
 
     def _find(self, module: str) -> Path | None:
         if module.partition(".")[0] != "plugins":

@@ -11,7 +11,7 @@ import libcst as cst
 from agent_engine.plugins.problems import Problem, SpecError
 from agent_engine.spec.stubs import Stub, class_text
 
-FindFile = Callable[[str], Path | None]
+Has = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,11 @@ def parse_file(path: Path) -> cst.Module:
         raise SpecError([Problem(str(path), 0, 0, "", "cannot be read as Python")]) from None
 
 
-def grow(module: cst.Module, wanted: Wanted, find_file: FindFile) -> tuple[cst.Module, list[str]]:
-    """The module with what it lacks, and the names that were added; the same module and [] where nothing was."""
+def grow(module: cst.Module, wanted: Wanted, has: Has) -> tuple[cst.Module, list[str]]:
+    """The module with what it lacks, and the names that were added; the same module and [] where nothing was.
+
+    ``has(class, method)`` says whether a class has a method already, its own or a base's.
+    """
     added: list[str] = []
     stubs: list[Stub] = []
     names = set(bound_names(module.body))
@@ -52,8 +55,7 @@ def grow(module: cst.Module, wanted: Wanted, find_file: FindFile) -> tuple[cst.M
         if index is not None:
             node = body[index]
             assert isinstance(node, cst.ClassDef)
-            known, whole = class_names(module, node, find_file)
-            missing = [stub for stub in wanted.methods if whole and stub.name not in known]
+            missing = [stub for stub in wanted.methods if not has(wanted.cls, stub.name)]
             if missing:
                 body[index] = _with_methods(module, node, missing)
                 stubs.extend(missing)
@@ -89,57 +91,6 @@ def bound_names(body: Sequence[cst.CSTNode]) -> Iterator[str]:
             yield from bound_names(node.body.body)
             if isinstance(node, (cst.If, cst.Try)) and node.orelse is not None:
                 yield from bound_names([node.orelse])
-
-
-def class_names(module: cst.Module, node: cst.ClassDef, find_file: FindFile, depth: int = 0) -> tuple[set[str], bool]:
-    """(names of the class and its bases, whether every base could be looked into)."""
-    names = set(bound_names(node.body.body))
-    whole = True
-    for argument in node.bases:
-        base = argument.value
-        if isinstance(base, cst.Name) and base.value in ("object", "Protocol", "ABC"):
-            continue
-        found = _base_class(module, base, find_file) if depth < 8 else None
-        if found is None:
-            whole = False
-            continue
-        inner, inner_whole = class_names(*found, find_file, depth + 1)
-        names |= inner
-        whole = whole and inner_whole
-    return names, whole
-
-
-def _base_class(
-    module: cst.Module, base: cst.BaseExpression, find_file: FindFile
-) -> tuple[cst.Module, cst.ClassDef] | None:
-    if not isinstance(base, cst.Name):
-        return None
-    index = _class_at(module.body, base.value)
-    if index is not None:
-        node = module.body[index]
-        return (module, node) if isinstance(node, cst.ClassDef) else None
-    for line in module.body:
-        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
-                continue
-            for alias in statement.names:
-                if (alias.evaluated_alias or alias.evaluated_name) == base.value and statement.module is not None:
-                    return _class_in(statement, alias.evaluated_name, find_file)
-    return None
-
-
-def _class_in(statement: cst.ImportFrom, name: str, find_file: FindFile) -> tuple[cst.Module, cst.ClassDef] | None:
-    assert statement.module is not None
-    dotted = cst.Module([]).code_for_node(statement.module)
-    if statement.relative:  # inside plugins/<folder>/, one dot is the folder and two are plugins itself
-        dotted = f"plugins.{dotted}" if len(statement.relative) > 1 else f"plugins.resolvers.{dotted}"
-    path = find_file(dotted)
-    if path is None:
-        return None
-    module = parse_file(path)
-    index = _class_at(module.body, name)
-    node = module.body[index] if index is not None else None
-    return (module, node) if isinstance(node, cst.ClassDef) else None
 
 
 def _class_at(body: Sequence[cst.BaseStatement | cst.SimpleStatementLine], name: str) -> int | None:

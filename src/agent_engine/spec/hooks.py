@@ -113,7 +113,7 @@ def definition(
         args=tuple(entry.args) if entry.args is not None else None,
         env=dict(entry.env),
         pass_env=tuple(entry.pass_env),
-        cwd=str(folder),
+        cwd=str(folder.resolve()),
         **common,
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from agent_engine.spec.checks.context import Check
 from agent_engine.spec.system import is_id, python_name
 
+LONGEST_TOOL_NAME = 64
+
 
 def run(check: Check) -> None:
     agents = check.section("agents")
@@ -21,6 +23,11 @@ def run(check: Check) -> None:
         ("resolvers", ("resolvers",)),
     ):
         _meeting(check, group, sections)
+    for section in ("tools", "orchestrators", "agents"):
+        for name in check.section(section):
+            if is_id(name) and len(name) > LONGEST_TOOL_NAME:
+                what = f"an id of {len(name)} characters; models take names of tools up to {LONGEST_TOOL_NAME}"
+                check.note((section, name), what, key=True, severity="warning")
     if check.section("resolvers"):
         for section in ("orchestrators", "agents"):
             for name in check.section(section):
