@@ -271,6 +271,15 @@ def test_a_payload_is_its_fields() -> None:
     assert set(document) == {one.name for one in dataclasses.fields(BeforeToolInput)}
 
 
+def test_what_is_extra_stands_beside_the_fields_and_overrides_none() -> None:
+    given = BeforeToolInput(tool_name="t", event_name="before_tool", extra={"pass": 2, "tool_name": "evil"})
+
+    document = json.loads(payload_json(given, "before_tool"))
+
+    assert (document["pass"], document["tool_name"]) == (2, "t")
+    assert document == given.to_dict()
+
+
 def test_the_error_of_a_payload_names_the_field_as_a_hook_would_reach_it() -> None:
     given = AfterToolInput(tool_output={"rows": [{"x": math.nan}]})
 

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from agent_engine.hooks.errors import HookError, LimitReached, RunBlocked, RunCancelled
 from agent_engine.hooks.managed import MASK, Context, Headers, ToolResultContext
+from agent_engine.hooks.payloads import HookInput
 
 MAX_DEPTH = 200
 """Containers inside containers; a value nested deeper has no JSON form."""
@@ -73,7 +74,7 @@ def payload_json(payload: object, event: str) -> bytes:
         own = isinstance(payload, HookError | RunBlocked | LimitReached | RunCancelled)
         plain: Any = {"error_type": type(payload).__name__, **({"error_message": str(payload)} if own else {})}
     else:
-        plain = to_plain(payload)
+        plain = payload.to_dict() if isinstance(payload, HookInput) else to_plain(payload)
     if not isinstance(plain, dict):
         raise JsonFormError("", f"is a {type(payload).__name__}; a payload has fields")
     if isinstance(payload, ToolResultContext):
