@@ -363,13 +363,15 @@ class Agent:
 
     def _identity(self, context: RunContext | None, *, alone: bool = False) -> RunContext:
         """Who asks: the caller's context, else that of the run whose tool this call comes from."""
+        from uuid import uuid4
+
         from agent_engine.hooks.managed import RunContext
         from agent_engine.runtime.calling import calling
 
         if context is None:
             turn = calling()
             if turn is None:
-                return RunContext() if alone else RunContext(conversation_id=self.session_id)
+                return RunContext(run_id=uuid4().hex, conversation_id=None if alone else self.session_id)
             context = turn.state.run_context.replace(run_id="", conversation_id=None)
         if alone or context.conversation_id:
             return context.replace(conversation_id=None) if alone else context

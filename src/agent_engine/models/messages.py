@@ -8,6 +8,9 @@ from typing import Any
 
 from agent_engine.models.base import Message, ModelResponse, ToolCall
 
+# One encoder for all: json.dumps makes a new one at each call where it is not asked for its defaults.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def system(content: str) -> Message:
     return {"role": "system", "content": content}
@@ -41,7 +44,7 @@ def tool(call_id: str, name: str, content: str) -> Message:
 
 def call_entry(call: ToolCall) -> dict[str, Any]:
     """A tool call as an entry of ``tool_calls``; ``arguments`` is JSON text."""
-    arguments = call.raw if call.raw is not None else json.dumps(call.arguments, ensure_ascii=False)
+    arguments = call.raw if call.raw is not None else _encode(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

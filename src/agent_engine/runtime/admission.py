@@ -69,22 +69,20 @@ def _limit_reached(turn: Turn, tool: Tool) -> str | None:
     state = turn.state
     whole: Limits = state.limits
     own: Limits | None = turn.node.limits if turn.depth else None
-    bounds: tuple[tuple[int | None, int, str], ...]
     if isinstance(tool, AgentTool):
-        bounds = (
-            (whole.child_calls, state.child_calls, "calls of other agents"),
-            (own.child_calls if own else None, turn.child_calls, "calls of other agents"),
+        return _over(whole.child_calls, state.child_calls, "calls of other agents") or (
+            _over(own.child_calls, turn.child_calls, "calls of other agents") if own is not None else None
         )
-    else:
-        bounds = (
-            (whole.tool_calls, state.tool_calls, "tool calls of this run"),
-            (whole.tool_calls_per_agent, state.tool_calls_by.get(turn.node.name, 0), "tool calls of this agent"),
-            (own.tool_calls if own else None, turn.tool_calls, "tool calls of this agent"),
-        )
-    for bound, count, what in bounds:
-        if bound is not None and count >= bound:
-            return f"the limit of {bound} {what} is reached"
-    return None
+    by_agent = state.tool_calls_by.get(turn.node.name, 0)
+    return (
+        _over(whole.tool_calls, state.tool_calls, "tool calls of this run")
+        or _over(whole.tool_calls_per_agent, by_agent, "tool calls of this agent")
+        or (_over(own.tool_calls, turn.tool_calls, "tool calls of this agent") if own is not None else None)
+    )
+
+
+def _over(bound: int | None, count: int, what: str) -> str | None:
+    return f"the limit of {bound} {what} is reached" if bound is not None and count >= bound else None
 
 
 def _count(turn: Turn, tool: Tool) -> None:

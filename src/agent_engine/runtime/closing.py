@@ -33,9 +33,8 @@ def status_of(step: Step, error: BaseException) -> ClosingStatus:
     return "error"
 
 
-async def checkpoint() -> None:
+async def checkpoint(task: asyncio.Task[Any] | None) -> None:
     """Let a cancellation in that was asked for and has met no await yet: a run must not end well behind its back."""
-    task = asyncio.current_task()
     if task is not None and task.cancelling():
         await asyncio.sleep(0)
 
@@ -45,16 +44,15 @@ async def dispatch_closing(step: Step, plan: Plan, payload: Any) -> Verdict:
     one still hear the event, so that whoever saw a step begin sees it end."""
     if len(plan.entries) == 1:
         return await plan.dispatch(payload, step.site)
-    from agent_engine.runtime.heard import HeardDispatch
+    from agent_engine.runtime.heard import dispatch_heard
 
-    dispatch = HeardDispatch(plan, payload, step.site)
-    try:
-        return await dispatch.run()
-    except asyncio.CancelledError:
-        rest = dispatch.rest()
-        if rest is not None:
-            await despite_cancellation(step.state, lambda: _tell(step, rest, payload))
-        raise
+    state = step.state
+
+    async def rest(others: Plan) -> None:
+        await despite_cancellation(state, lambda: _tell(step, others, payload))
+
+    verdict: Verdict = await dispatch_heard(plan, state.host.heard_plans.of(plan), payload, step.site, rest)
+    return verdict
 
 
 async def _tell(step: Step, plan: Plan, payload: Any) -> None:

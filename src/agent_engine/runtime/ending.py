@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.errors import RunBlocked, RunCancelled
 from agent_engine.hooks.events import HookEvent
-from agent_engine.runtime.closing import checkpoint, close_step, dispatch_closing
+from agent_engine.runtime.closing import close_step, dispatch_closing
 from agent_engine.runtime.reporting import error_type_of, notify, report_error
 from agent_engine.runtime.result import RunResult
 from agent_engine.runtime.step import Step
@@ -55,7 +55,6 @@ class Ending:
 
     async def succeeded(self) -> None:
         """on_run_end, before anything is final: where it fails, the run has failed."""
-        await checkpoint()
         state, step = self.state, self._step()
         plan = step.plan(HookEvent.ON_RUN_END)
         if plan is not None:

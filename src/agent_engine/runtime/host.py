@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from agent_engine.runtime.heard import HeardPlans
 from agent_engine.runtime.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Host:
         "_store",
         "approver",
         "contexts",
+        "heard_plans",
         "journal",
         "keeps_conversations",
         "resolve_model",
@@ -66,6 +68,7 @@ class Host:
         self.sessions = Sessions(self)
         self.keeps_conversations = keeps_conversations
         self.resolve_model = resolve_model
+        self.heard_plans = HeardPlans()
         self._models: dict[str, Model] = {}
         # The RunContext of each run that waits in this process: a token is never written to a store.
         self.contexts: dict[str, RunContext] = {}

@@ -63,7 +63,7 @@ async def call_model(turn: Turn, own: Sequence[Message] | None = None) -> ModelA
     """
     models = turn.node.models
     while True:
-        await checkpoint()
+        await checkpoint(turn.task)
         model, settings = models[turn.model_index]
         try:
             return await in_context(contextvars.copy_context(), ModelPassage(turn, model, settings, own=own).run())

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked
@@ -139,10 +140,9 @@ def _state(
     emit: Emit | None,
     scope: HookScope | None = None,
 ) -> RunState:
-    context = RunContext() if context is None else context
-    if not context.run_id:
-        from uuid import uuid4
-
+    if context is None:
+        context = RunContext(run_id=uuid4().hex)
+    elif not context.run_id:
         context = context.replace(run_id=uuid4().hex)
     return RunState(
         host=host,

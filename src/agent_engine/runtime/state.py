@@ -53,6 +53,7 @@ class RunState:
         "session",
         "session_id",
         "sink",
+        "sites",
         "started",
         "started_at",
         "strict",
@@ -101,6 +102,7 @@ class RunState:
         self.refusals: dict[tuple[str, str, str], int] = {}
         self.seen: set[tuple[str, str, str]] = set()
         self.metadata: dict[str, Any] = {}
+        self.sites: dict[str | None, Site] = {}
         # Answers to the asks of a waiting run, by call id; empty in a run that did not wait.
         self.decisions: Mapping[str, str] = {}
         # Whether an approver may say "later": not where there is no turn to go on with.

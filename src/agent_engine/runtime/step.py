@@ -127,19 +127,29 @@ class Step:
     @property
     def site(self) -> Site:
         """Where the hooks of this step run, as the dispatcher wants to know it."""
-        site = self._site
-        if site is None or site.run_context is not self.state.run_context:
-            from agent_engine.hooks.scope import Site
+        site, state = self._site, self.state
+        if site is None or site.run_context is not state.run_context:
+            # Without a journal steps have no ids, and all steps of an agent are at the same site.
+            site = state.sites.get(self.agent) if self.step_id is None else None
+            if site is None or site.run_context is not state.run_context:
+                site = self._new_site()
+            self._site = site
+        return site
 
-            state = self.state
-            site = self._site = Site(
-                run_context=state.run_context,
-                agent=self.agent,
-                step_id=self.step_id,
-                sink=state.sink,
-                wants_payloads=state.wants_payloads,
-                strict=state.strict,
-            )
+    def _new_site(self) -> Site:
+        from agent_engine.hooks.scope import Site
+
+        state = self.state
+        site = Site(
+            run_context=state.run_context,
+            agent=self.agent,
+            step_id=self.step_id,
+            sink=state.sink,
+            wants_payloads=state.wants_payloads,
+            strict=state.strict,
+        )
+        if self.step_id is None:
+            state.sites[self.agent] = site
         return site
 
     def base(self) -> dict[str, Any]:

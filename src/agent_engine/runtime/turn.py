@@ -107,6 +107,7 @@ class Turn:
         "state",
         "step",
         "system",
+        "task",
         "tokens",
         "tool_calls",
         "tools",
@@ -129,6 +130,8 @@ class Turn:
         self.depth = depth
         self.step = Step(state, scope, "agent", node.name, node.name, parent_id, timers)
         self.started = time.perf_counter()
+        # A turn lives in one task, its tool calls perhaps in others.
+        self.task = asyncio.current_task()
         self.messages: list[Message] = []
         self.first = 0
         self.system = ""
@@ -309,7 +312,7 @@ class Turn:
     # The end of a turn
 
     async def _end(self, answer: Answer) -> Answer:
-        await checkpoint()
+        await checkpoint(self.task)
         plan = self.step.plan(HookEvent.AFTER_AGENT)
         if plan is None:
             self.under_way = False

@@ -25,10 +25,15 @@ async def run_body(
     bound = functools.partial(function, *positional, **named)
     if inspect.isasyncgenfunction(_entry(function)):
         return await drain_async(bound(), call.progress)
-    if inspect.iscoroutinefunction(_entry(function)):
+    if is_coroutine_function(function):
         value = await bound()
     else:
         value = await _in_worker(bound, call.progress)
+    return await settled(value, call)
+
+
+async def settled(value: Any, call: ToolInvocation) -> Any:
+    """A body's result when what it handed back (a coroutine, a generator) has been brought to its end."""
     if inspect.isawaitable(value):
         value = await value
     if inspect.isasyncgen(value):
@@ -36,6 +41,11 @@ async def run_body(
     if inspect.isgenerator(value):
         return await _in_worker(lambda: value, call.progress)
     return value
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling ``function`` gives a coroutine, to be awaited on the loop."""
+    return inspect.iscoroutinefunction(_entry(function))
 
 
 def _entry(function: Any) -> Any:

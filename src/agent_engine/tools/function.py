@@ -11,6 +11,7 @@ from agent_engine.tools.base import Tool, ToolInvocation
 from agent_engine.tools.schema import Shape, refuse_star_arguments
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SETTLED = frozenset({str, int, float, bool, dict, list, type(None)})
 _ATTRIBUTE = "__agent_engine_tool__"
 Approval = Literal["required"] | bool | None
 
@@ -25,7 +26,7 @@ class FunctionTool(Tool):
     yields is progress, and its result is what it returns or, if that is nothing, what it yielded last.
     """
 
-    __slots__ = ("_shape", "function")
+    __slots__ = ("_on_loop", "_shape", "function")
 
     def __init__(
         self,
@@ -44,6 +45,8 @@ class FunctionTool(Tool):
         refuse_star_arguments(function, self.name)
         self.function = function
         self._shape: Shape | None = None
+        # Whether the body is a coroutine function; worked out at the first call.
+        self._on_loop: bool | None = None
 
     @property
     def description(self) -> str:
@@ -68,10 +71,15 @@ class FunctionTool(Tool):
         return self.shape.validate(arguments)
 
     async def invoke(self, arguments: dict[str, Any], call: ToolInvocation) -> Any:
-        from agent_engine.tools.body import run_body
+        from agent_engine.tools.body import is_coroutine_function, run_body, settled
 
         positional, named = self.shape.bind(arguments)
-        return await run_body(self.function, positional, named, call)
+        if self._on_loop is None:
+            self._on_loop = is_coroutine_function(self.function)
+        if not self._on_loop:
+            return await run_body(self.function, positional, named, call)
+        value = await self.function(*positional, **named)
+        return value if type(value) in _SETTLED else await settled(value, call)
 
     def bound_to(self, function: Callable[..., Any]) -> FunctionTool:
         """The same tool with another callable as its body: a method bound to its object."""

@@ -20,6 +20,9 @@ _MAX_VALUES = 2_000_000
 _SIMPLE = frozenset({str, int, bool, type(None)})
 _LONGEST_INT_BITS = 4 * 3000  # more may have more digits than the interpreter agrees to print
 
+# One encoder for all: json.dumps makes a new one at each call where it is not asked for its defaults.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 T = TypeVar("T")
 
 
@@ -56,7 +59,7 @@ def printable(text: str) -> str:
 def _json(value: object) -> str:
     if type(value) in (dict, list) and _is_flat(value):
         try:
-            return printable(json.dumps(value, ensure_ascii=False))
+            return printable(_encode(value))
         except ValueError:
             pass  # a number too long to print
     return _dumps(plain(value))
@@ -70,7 +73,7 @@ def _is_flat(value: Any) -> bool:
 
 
 def _dumps(value: object) -> str:
-    return printable(json.dumps(value, ensure_ascii=False))
+    return printable(_encode(value))
 
 
 def plain(value: object) -> Any:

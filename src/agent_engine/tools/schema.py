@@ -21,7 +21,17 @@ class Shape:
             tool and the parameter.
     """
 
-    __slots__ = ("_described", "_extra", "_model", "_names", "_positional", "description", "tool_name")
+    __slots__ = (
+        "_check",
+        "_described",
+        "_extra",
+        "_model",
+        "_names",
+        "_pairs",
+        "_positional",
+        "description",
+        "tool_name",
+    )
 
     def __init__(self, function: Callable[..., Any], tool_name: str) -> None:
         self.tool_name = tool_name
@@ -32,6 +42,8 @@ class Shape:
         self._positional = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
         self._model = self._build(parameters, hints)
+        self._check = self._model.__pydantic_validator__.validate_python
+        self._pairs = [(name, f"p{number}") for number, name in enumerate(self._names)]
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments object."""
@@ -59,21 +71,24 @@ class Shape:
         from pydantic import ValidationError
 
         try:
-            made = self._model.model_validate(dict(arguments))
+            made = self._check(dict(arguments))
         except ValidationError as error:
             problems = [_problem(entry) for entry in error.errors(include_url=False, include_input=False)]
             raise ArgumentsInvalid(invalid_text(self.tool_name, problems, self._names)) from None
         except Exception as error:  # a validator of the user's own types may raise anything
             problem = f"the arguments could not be checked ({type(error).__name__})"
             raise ArgumentsInvalid(invalid_text(self.tool_name, [problem], self._names)) from error
-        given = made.model_fields_set
-        values = {name: getattr(made, f"p{n}") for n, name in enumerate(self._names) if f"p{n}" in given}
-        values.update(made.model_extra or {})
+        given, fields = made.__pydantic_fields_set__, made.__dict__
+        values = {name: fields[field] for name, field in self._pairs if field in given}
+        if made.__pydantic_extra__:
+            values.update(made.__pydantic_extra__)
         return values
 
     def bind(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for a call of the function with ``values``."""
         named = dict(values)
+        if not self._positional:
+            return [], named
         positional = []
         for parameter in self._positional:
             if not any(p.name in named for p in self._positional):
