@@ -132,3 +132,13 @@ def test_the_starter_is_what_generate_writes_plus_a_few_lines(agentctl, tmp_path
     made = {path.relative_to(copied) for path in copied.rglob("*") if path.is_file()}
     kept = {path.relative_to(EXAMPLES / "starter") for path in (EXAMPLES / "starter").rglob("*") if path.is_file()}
     assert made == {path for path in kept if "__pycache__" not in path.parts and ".agent_engine" not in path.parts}
+
+
+def test_inspect_needs_a_file_unless_it_shows_records(agentctl, tmp_path):
+    done = agentctl("inspect")
+    assert done.code == 2
+    assert "FILE" in done.err
+    done = agentctl("inspect", "--ui", "--store", f"sqlite:{tmp_path / 'none.db'}")
+    assert done.code == 1
+    assert "none.db" in done.err
+    assert len(done.err.splitlines()) == 1

@@ -1,141 +1,98 @@
-"""chat and approvals against a server at a URL, over a real socket.
-
-The server here speaks the HTTP API's shapes and nothing more, so that each answer can be chosen.
-"""
+"""chat and approvals against `agentctl serve` at a URL: two processes and a real socket between them."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-from tests.cli.office import agentctl
+from tests.cli.office import AGENTCTL, agentctl, cancelled, write_office
 
-ASK = {"call_id": "c1", "tool_name": "cancel_order", "arguments": {"number": "A-17"}, "agent": "clerk", "reason": None}
-
-
-class Api:
-    """What the server was asked, and what it says."""
-
-    def __init__(self) -> None:
-        self.token: str | None = None
-        self.asked: list[tuple[str, dict]] = []
-        self.decided: list[dict] = []
-        self.url = ""
-
-    def refused(self, request: Request) -> Response | None:
-        if self.token is None or request.headers.get("authorization") == f"Bearer {self.token}":
-            return None
-        error = {"code": "unauthorized", "message": "A token is needed.", "request_id": "r-1"}
-        return JSONResponse({"error": error}, status_code=401)
-
-    async def health(self, request: Request) -> Response:
-        return self.refused(request) or JSONResponse({"status": "ok"})
-
-    async def stream(self, request: Request) -> Response:
-        body = await request.json()
-        self.asked.append((body["session_id"], body))
-        events = [
-            ("tool_started", {"call_id": "c1", "tool_name": "order_status", "agent": "clerk"}),
-            ("hook", {"event": "before_tool", "hook": "rules", "decision": "deny", "reason": "closed"}),
-            ("text", {"text": "You said "}),
-            ("text", {"text": body["message"]}),
-            ("final", {"output": f"You said {body['message']}", "status": "completed", "pending": []}),
-        ]
-        if "cancel" in body["message"]:
-            events = [("final", {"output": "", "status": "waiting", "pending": [ASK]})]
-        if "refuse" in body["message"]:
-            events = [("error", {"code": "blocked", "message": "Blocked by policy", "request_id": "r-2"})]
-        whole = [
-            (kind, data if kind == "error" else {"type": kind, "run_id": "run-1", "data": data})
-            for kind, data in events
-        ]
-        lines = [f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in whole]
-        return StreamingResponse(iter(lines), media_type="text/event-stream")
-
-    async def approvals(self, request: Request) -> Response:
-        runs = [] if self.decided else [{"run_id": "run-1", "saved_at": None, "expired": False, "asks": [ASK]}]
-        return self.refused(request) or JSONResponse({"runs": runs})
-
-    async def resume(self, request: Request) -> Response:
-        self.decided.append((await request.json())["decisions"])
-        return JSONResponse(
-            {"run_id": "run-1", "status": "completed", "output": "Order A-17 is cancelled.", "pending": []}
-        )
+TOKEN = "a-token-for-these-tests-alone"
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
-    served = Api()
-    app = Starlette(
-        routes=[
-            Route("/health", served.health),
-            Route("/stream", served.stream, methods=["POST"]),
-            Route("/approvals", served.approvals),
-            Route("/runs/run-1/resume", served.resume, methods=["POST"]),
-        ]
-    )
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    ready = threading.Event()
-    startup = server.startup
-
-    async def started(*arguments: object, **options: object) -> None:
-        await startup(*arguments, **options)
-        ready.set()
-
-    server.startup = started  # type: ignore[method-assign]  # the only place that knows when the port is open
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    assert ready.wait(30)
-    served.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    yield served
-    server.should_exit = True
-    thread.join(30)
+def config(tmp_path):
+    return write_office(tmp_path)
 
 
-def test_a_chat_with_a_server_streams_its_answer_and_shows_its_hooks(api):
-    done = agentctl("chat", "--url", api.url, "--session-id", "s1", "--user-id", "ada", stdin="hello\nagain\n")
+@pytest.fixture
+def serve(config) -> Iterator[Callable[..., str]]:
+    """``serve()`` starts the office's server on a free port and returns its address."""
+    started = []
+
+    def start(**more: str) -> str:
+        process = subprocess.Popen(
+            [*AGENTCTL, "serve", "--config", str(config), "--port", "0", "--records", "none"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **more},
+        )
+        started.append(process)
+        line = process.stderr.readline()
+        found = re.search(r"http://\S+?(?= |$)", line)
+        assert found, line
+        return found[0]
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=40)[1]
+        assert process.returncode == 0
+        assert "Traceback" not in said
+
+
+def test_a_chat_with_a_server_streams_its_answer_and_keeps_the_conversation(config, serve):
+    url = serve()
+    done = agentctl("chat", "--url", url, stdin="What is the status of order A-17?\n/hooks\nstatus of order B-04?\n")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "You said hello\nYou said again\n"
-    assert "  hook before_tool · rules: deny: closed" in done.stderr
-    assert [(session, body["user_id"]) for session, body in api.asked] == [("s1", "ada"), ("s1", "ada")]
+    assert done.stdout.index("Order A-17 is on its way.") < done.stdout.index("Order B-04 is on its way.")
+    assert done.stderr.count("  → clerk: order_status") == 2
+    assert done.stderr.count("  hook before_tool · rules.watch: allow") == 1
 
 
-def test_an_ask_of_the_server_is_answered_here(api):
-    done = agentctl("chat", "--url", api.url, stdin="cancel it\no\n")
+def test_an_ask_of_the_server_is_answered_here(config, serve):
+    done = agentctl("chat", "--url", serve(), stdin="Cancel order A-17\nd\nCancel order B-04\no\n")
     assert 'clerk wants to call cancel_order(number="A-17")' in done.stderr
-    assert done.stdout == "Order A-17 is cancelled.\n"
-    assert api.decided == [{"c1": "yes"}]
+    assert 'cancel_order(number="A-17") was refused' in done.stdout
+    assert "Order B-04 is cancelled." in done.stdout
+    assert cancelled(config) == "B-04"
 
 
-def test_a_refused_turn_is_said_and_the_conversation_goes_on(api):
-    done = agentctl("chat", "--url", api.url, stdin="refuse me\nhello\n")
-    assert "Blocked by policy." in done.stderr
-    assert done.stdout == "You said hello\n"
+def test_a_refused_turn_is_said_and_the_conversation_goes_on(serve):
+    done = agentctl("chat", "--url", serve(), stdin="What is the salary?\nstatus of order A-17?\n")
+    assert "Blocked by policy: salaries are not discussed here." in done.stderr
+    assert "Order A-17 is on its way." in done.stdout
 
 
-def test_waiting_runs_of_a_server_are_listed_and_decided(api):
-    listed = agentctl("approvals", "list", "--url", api.url)
-    assert 'run-1:c1  clerk wants to call cancel_order(number="A-17")' in listed.stdout
-    done = agentctl("approvals", "approve", "run-1", "--session", "--url", api.url)
-    assert (done.returncode, done.stdout) == (0, "Order A-17 is cancelled.\n")
-    assert api.decided == [{"c1": "session"}]
-    assert agentctl("approvals", "deny", "run-1", "--url", api.url).returncode == 2
+def test_waiting_runs_of_a_server_are_listed_and_decided(config, serve):
+    url = serve()
+    agentctl("chat", "--url", url, stdin="Cancel order A-17\nq\n")
+    listed = agentctl("approvals", "list", "--url", url)
+    run_id = re.search(r"^(\S+)  waiting", listed.stdout, re.MULTILINE)[1]
+    assert 'clerk wants to call cancel_order(number="A-17")' in listed.stdout
+    done = agentctl("approvals", "approve", run_id[:6], "--url", url)
+    assert done.returncode == 0, done.stderr
+    assert "Order A-17 is cancelled." in done.stdout
+    assert cancelled(config) == "A-17"
+    assert agentctl("approvals", "list", "--url", url).stdout == "Nothing waits for an approval.\n"
+    assert agentctl("approvals", "deny", run_id, "--url", url).returncode == 2
 
 
-def test_a_token_comes_from_the_environment(api):
-    api.token = "t-4711"
-    refused = agentctl("approvals", "list", "--url", api.url)
+def test_a_token_comes_from_the_environment_and_is_not_shown(serve):
+    url = serve(AGENT_ENGINE_TOKEN=TOKEN)
+    refused = agentctl("approvals", "list", "--url", url, AGENT_ENGINE_TOKEN="another-token-of-that-length")
     assert refused.returncode == 4
-    said = "answered 401: A token is needed. (request r-1). Set AGENT_ENGINE_TOKEN to a token for it."
-    assert refused.stderr == f"The server at {api.url} {said}\n"
-    assert agentctl("approvals", "list", "--url", api.url, AGENT_ENGINE_TOKEN="t-4711").returncode == 0
+    assert re.fullmatch(
+        rf"The server at {url} answered 401: .* \(request \S+\)\. Set AGENT_ENGINE_TOKEN to a token for it\.\n",
+        refused.stderr,
+    )
+    allowed = agentctl("approvals", "list", "--url", url, AGENT_ENGINE_TOKEN=TOKEN)
+    assert (allowed.returncode, allowed.stdout) == (0, "Nothing waits for an approval.\n")
+    assert TOKEN not in allowed.stderr
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "not-a-url", "ftp://127.0.0.1"])

@@ -195,3 +195,11 @@ def test_quitting_at_an_approval_stops_the_run(config, terminal):
     assert console.ends() == 130
     assert cancelled(config) is None
     assert "Traceback" not in console.screen
+
+
+def test_decision_records_are_kept_where_asked_for(config):
+    address = f"sqlite:{config.parent / 'records.db'}"
+    done = agentctl("run", "--config", config, "-q", "--message", "status of order A-17?", AGENT_ENGINE_RECORDS=address)
+    assert done.returncode == 0, done.stderr
+    listed = agentctl("records", "list", "--store", address)
+    assert "rules.watch" in listed.stdout, listed.stderr

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import DONE, report
-from agent_engine.cli.options import EnvFile, ModelName, SessionId, UserId, load_env_file
+from agent_engine.cli.options import EnvFile, ModelName, Records, SessionId, UserId, load_env_file
 
 if TYPE_CHECKING:
     from agent_engine.cli.talk import Talk
@@ -36,6 +36,7 @@ def chat(
     user_id: UserId = None,
     env: EnvFile = None,
     model: ModelName = None,
+    records: Records = None,
 ) -> None:
     """Talk with a system.
 
@@ -47,18 +48,29 @@ def chat(
         raise typer.BadParameter("give either --config FILE or --url URL.", param_hint="--config")
     if url is not None and model is not None:
         raise typer.BadParameter("the server at --url has its own model.", param_hint="--model")
-    raise typer.Exit(asyncio.run(_chat(config, url, session_id, user_id, model)))
+    raise typer.Exit(asyncio.run(_chat(config, url, session_id, user_id, model, records)))
 
 
 async def _chat(
-    config: Path | None, url: str | None, session_id: str | None, user_id: str | None, model: str | None
+    config: Path | None,
+    url: str | None,
+    session_id: str | None,
+    user_id: str | None,
+    model: str | None,
+    records: str | None,
 ) -> int:
     from agent_engine.cli.talk import open_talk
 
     read = _reader(config)
     console = Console(read)
     async with open_talk(
-        config, url, session_id=session_id or new_session(), user_id=user_id, model=model, console=console
+        config,
+        url,
+        session_id=session_id or new_session(),
+        user_id=user_id,
+        model=model,
+        records=records,
+        console=console,
     ) as talk:
         await console.converse(talk)
     return DONE

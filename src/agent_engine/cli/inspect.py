@@ -16,17 +16,31 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The agents.yaml to look at.")],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The agents.yaml to look at.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Serve pages that show the recorded runs of the system.")] = False,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="ADDRESS", help="With --ui: the records to show, by their address.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="With --ui: the port; 0 takes a free one.")
+    ] = 8090,
     env: EnvFile = None,
 ) -> None:
     """Show a system: its graph, models, tools, servers, and its hooks in the order they run.
 
     Each hook comes with where it was declared. Nothing is sent anywhere; plugins are imported, as for a run.
     """
+    load_env_file(env)
+    if ui:
+        from agent_engine.cli.serve import serve_ui
+
+        serve_ui(store, file, port=port)
+        return
+    if file is None:
+        raise typer.BadParameter("the file to look at is missing.", param_hint="FILE")
     from agent_engine.cli.inspection import inspect_system
 
-    load_env_file(env)
     found = inspect_system(file)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

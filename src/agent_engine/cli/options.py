@@ -19,6 +19,15 @@ UserId = Annotated[str | None, typer.Option("--user-id", help="Who asks; hooks r
 ModelName = Annotated[
     str | None, typer.Option("--model", metavar="PROVIDER:NAME", help="Take this model in place of those in the file.")
 ]
+Records = Annotated[
+    str | None,
+    typer.Option(
+        "--records",
+        metavar="ADDRESS",
+        envvar="AGENT_ENGINE_RECORDS",
+        help="Keep decision records there, such as sqlite:FILE.",
+    ),
+]
 
 
 def load_env_file(path: Path | None) -> None:

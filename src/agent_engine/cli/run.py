@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import APPROVAL, DONE, report
-from agent_engine.cli.options import Config, EnvFile, ModelName, SessionId, UserId, load_env_file
+from agent_engine.cli.options import Config, EnvFile, ModelName, Records, SessionId, UserId, load_env_file
 
 if TYPE_CHECKING:
     from agent_engine.cli.account import Account, Style
@@ -31,9 +31,7 @@ def run(
     user_id: UserId = None,
     env: EnvFile = None,
     model: ModelName = None,
-    records: Annotated[
-        str | None, typer.Option("--records", metavar="ADDRESS", help="Keep decision records, such as sqlite:FILE.")
-    ] = None,
+    records: Records = None,
     as_json: Annotated[bool, typer.Option("--json", help="The account as JSON, one object a line.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No account.")] = False,
 ) -> None:

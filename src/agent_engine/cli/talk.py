@@ -48,6 +48,7 @@ async def open_talk(
     session_id: str,
     user_id: str | None,
     model: str | None,
+    records: str | None,
     console: Console,
 ) -> AsyncIterator[Talk]:
     """The conversation that ``--config`` or ``--url`` asks for, ready to be talked with."""
@@ -63,5 +64,6 @@ async def open_talk(
     from agent_engine.runtime.engine import Engine
 
     approver = TerminalApprover(console.make_room, console.stop, console.read)
-    async with Engine.from_yaml(config, approver=approver, store=open_store(config), model=model) as engine:
+    options: dict[str, Any] = {"approver": approver, "store": open_store(config), "model": model, "records": records}
+    async with Engine.from_yaml(config, **options) as engine:
         yield LocalTalk(engine, engine.loaded.system.system.name, session_id, user_id)
