@@ -1,8 +1,7 @@
 """The demo: starts the two MCP servers, plays a tour of questions through the assistant, and stops everything.
 
-python demo.py                              the tour of questions.txt
-python demo.py --question "..."             one question of your own
-python demo.py --model anthropic:NAME       the same with a model of a provider whose key is set
+Without options it plays the questions of questions.txt; ``--question`` asks one of your own, and ``--model`` takes another
+model than the offline one.
 """
 
 from __future__ import annotations
