@@ -1,7 +1,7 @@
 """The demo: starts the two MCP servers, plays a tour of questions through the assistant, and stops everything.
 
-Without options it plays the questions of questions.txt; ``--question`` asks one of your own, and ``--model`` takes another
-model than the offline one.
+Without options it plays the questions of questions.txt; ``--question`` asks one of your own, and ``--model`` takes
+another model than the offline one.
 """
 
 from __future__ import annotations
