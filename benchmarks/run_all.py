@@ -1,4 +1,6 @@
-"""Run every benchmark beside this file, one after the other; ``make bench ARGS=kernel`` picks those whose name has the word.
+"""Run every benchmark beside this file, one after the other.
+
+``make bench ARGS=kernel`` picks those whose name has the word.
 
 Each benchmark is a script of its own that prints a table and takes a few seconds.
 """
@@ -17,7 +19,9 @@ def main(words: list[str]) -> int:
     scripts = [path for path in sorted(folder.glob("*.py")) if path.name not in NOT_BENCHMARKS and path.name[0] != "_"]
     chosen = [path for path in scripts if not words or any(word in path.stem for word in words)]
     if not chosen:
-        print(f"No benchmark has {' or '.join(words)} in its name; there are {', '.join(path.stem for path in scripts)}.")
+        print(
+            f"No benchmark has {' or '.join(words)} in its name; there are {', '.join(path.stem for path in scripts)}."
+        )
         return 2
     worst = 0
     for path in chosen:
