@@ -64,21 +64,29 @@ def digest(value: object) -> str:
     return hasher.hexdigest()
 
 
-def payload_form(event: str, payload: object) -> Any:
-    """What is digested and stored of a hook's payload: its event and its own fields, ready for :func:`canonical`."""
+def payload_form(event: str, payload: object, at_once: bool = False) -> Any:
+    """What is digested and stored of a hook's payload: its event and its own fields, ready for :func:`canonical`.
+
+    None where that might take long and ``at_once`` is true.
+    """
     if isinstance(payload, BaseException):
         return {"event": event, "error_type": type(payload).__name__}
     names = _own_fields(type(payload))
     if names is None:
+        if at_once and not isinstance(payload, str):
+            return None
         return {"event": event, "payload": payload if isinstance(payload, dict | list | str) else _plain(payload)}
     form = {name: getattr(payload, name) for name in names}
     form["event"] = event
     return form
 
 
-def is_large(value: object) -> bool:
-    """Whether encoding ``value`` in one go could keep other threads waiting for a good part of a millisecond."""
-    budget = _LARGE
+def is_large(value: object, most: int = _LARGE) -> bool:
+    """Whether ``value`` has more than ``most`` characters (a container counts as 16, other values as 8).
+
+    As a rule, whether encoding it in one go could keep other threads waiting for a good part of a millisecond.
+    """
+    budget = most
     containers: list[Any] = [(value,)]
     for container in containers:
         budget -= 16

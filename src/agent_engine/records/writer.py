@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent_engine.records import facts as fact_forms
-from agent_engine.records.facts import Fact, FactMaker, clean
+from agent_engine.records.facts import Fact, clean
 from agent_engine.records.journal import Entry
+from agent_engine.records.maker import FactMaker, Taken
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import Recovery, Sink
 
@@ -50,7 +51,8 @@ class StoreJournal:
         self._make_sink = make_sink
         self._settings = settings
         self.name = name
-        self._queue: deque[Entry] = deque()
+        self._maker = FactMaker(settings)
+        self._queue: deque[Taken] = deque()
         self._soft = settings.queue
         self._hard = settings.queue * _HARD
         self._lost = 0
@@ -87,7 +89,11 @@ class StoreJournal:
         if len(self._queue) >= self._hard or self._stopping:
             self._lost += 1
             return
-        self._queue.append(entry)
+        try:
+            self._queue.append(self._maker.take(entry))
+        except Exception as error:  # noqa: BLE001 - whatever an entry holds, the run goes on
+            self._unreadable(entry, error)
+            return
         if self._idle:
             self._idle = False
             if self._thread is None:
@@ -159,12 +165,11 @@ class StoreJournal:
             logger.warning("%s: %s", self.name, self.recovery.sentence())
         self._opened.set()
         self._release()
-        maker = FactMaker(self._settings)
         tidied = 0.0
         while True:
             self._gather()
             if self._queue or self._lost > self._lost_marked:
-                self._write_batch(sink, maker)
+                self._write_batch(sink)
             elif self._stopping:
                 break
             if self._gave_up:
@@ -200,8 +205,8 @@ class StoreJournal:
             self._wake.wait(self._settings.batch_s)
         self._hurry = False
 
-    def _write_batch(self, sink: Sink, maker: FactMaker) -> None:
-        facts = self._facts(maker)
+    def _write_batch(self, sink: Sink) -> None:
+        facts = self._facts()
         lost = self._deliver(sink, facts)
         if self._problem is not None and not lost:
             logger.warning("%s: writing again.", self.name)
@@ -245,21 +250,30 @@ class StoreJournal:
             return 1
         return sum(self._deliver(sink, [fact]) for fact in facts)
 
-    def _facts(self, maker: FactMaker) -> list[Fact]:
+    def _facts(self) -> list[Fact]:
         """Take a batch off the queue. It counts as pending before it leaves, so that nobody sees less than there is."""
-        queue, facts = self._queue, []
+        queue, maker = self._queue, self._maker
+        facts: list[Fact] = []
         size = min(len(queue), _BATCH)
         self._pending = size
         maker.begin()
         due = time.perf_counter() + _BREATHE_EVERY_S
         for _ in range(size):
-            facts.append(maker.make(queue.popleft()))
+            taken = queue.popleft()
+            try:
+                facts.append(maker.make(taken))
+            except Exception as error:  # noqa: BLE001 - the others must still be written
+                self._unreadable(taken, error)
             if time.perf_counter() > due:
                 time.sleep(_BREATH_S)
                 due = time.perf_counter() + _BREATHE_EVERY_S
         if maker.chars:
             self._soft = max(64, min(self._settings.queue, _MEMORY * size // (4 * maker.chars)))
         return facts
+
+    def _unreadable(self, entry: object, error: Exception) -> None:
+        self._lost += 1
+        logger.error("%s: a %s was not recorded: %s.", self.name, type(entry).__name__, type(error).__name__)
 
     def _try_again(self, sink: Sink) -> None:
         try:

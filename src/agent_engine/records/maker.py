@@ -1,0 +1,253 @@
+"""Entries become facts: digests are taken, payloads to be stored are redacted.
+
+What takes microseconds is done where the entry is written; what may take longer waits for the writer's thread. A fact
+holds text and numbers alone, so that a queue of them is nothing to the garbage collector; a queue of entries makes it
+walk over everything in the program every few thousand entries, which holds all threads for many milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from agent_engine.records.canonical import NoDigest, canonical, digest, is_large, payload_form
+from agent_engine.records.facts import Fact, Payloads
+from agent_engine.records.journal import Entry, HookRan, RunClosed, RunOpened, StepClosed, StepOpened
+from agent_engine.records.settings import RecordSettings
+
+if TYPE_CHECKING:
+    from agent_engine.hooks.result import HookRun
+
+Taken: TypeAlias = Entry | tuple[str, tuple[Any, ...], Payloads]
+"""What waits in a queue: a fact as a plain tuple, or an entry that is still to become one."""
+
+_AT_ONCE = 2_000
+"""Characters (a container counts as 16) up to which a payload is digested where the entry is written."""
+
+_STEP_EVENTS = {
+    ("tool", "asked"): "before_tool",
+    ("tool", "used"): "before_tool",
+    ("tool", "result"): "after_tool",
+    ("model", "asked"): "before_llm",
+    ("model", "used"): "before_llm",
+    ("model", "result"): "after_llm",
+    ("agent", "asked"): "before_agent",
+    ("agent", "used"): "before_agent",
+    ("agent", "result"): "after_agent",
+}
+
+
+class _LaterError(Exception):
+    """This entry is for the writer's thread."""
+
+
+class FactMaker:
+    """Turns entries into facts: ``take`` from any thread, ``make`` from the writer's, a batch at a time.
+
+    A payload that several hooks share is digested once.
+    """
+
+    def __init__(self, settings: RecordSettings) -> None:
+        self._settings = settings
+        self._last: tuple[object, str | None] = (None, None)
+        self._seen: dict[int, tuple[object, str | None]] = {}
+        self._kinds: dict[tuple[str | None, str], str] = {}
+        self.chars = 0
+
+    def take(self, entry: Entry) -> Taken:
+        """The fact where it is a matter of microseconds, else the entry itself, for ``make``."""
+        if entry.__class__ is HookRan:
+            run = entry.run
+            if run.before is None:
+                return "hook", _hook_values(entry, run, None, None, self._settings.reason), ()
+            if self._settings.capture:
+                return entry
+        try:
+            return self._fact(entry, at_once=True)
+        except _LaterError:
+            return entry
+
+    def begin(self) -> None:
+        """Forget the payloads of the batch before; their ids may stand for others now."""
+        self._seen.clear()
+        self.chars = 0
+
+    def make(self, taken: Taken) -> Fact:
+        """The fact for what ``take`` gave."""
+        return Fact(*(taken if type(taken) is tuple else self._fact(taken, at_once=False)))  # type: ignore[arg-type]
+
+    def _fact(self, entry: Entry, *, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+        if isinstance(entry, HookRan):
+            return self._hook(entry, entry.run, at_once)
+        if isinstance(entry, StepOpened):
+            return self._step_opened(entry, at_once)
+        if isinstance(entry, StepClosed):
+            return self._step_closed(entry, at_once)
+        if isinstance(entry, RunOpened):
+            return "run_opened", _run_opened(entry), ()
+        return "run_closed", _run_closed(entry), ()
+
+    def _hook(self, entry: HookRan, run: HookRun, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+        event, settings = str(run.event), self._settings
+        before = after = None
+        payloads: list[tuple[str, str]] = []
+        if run.before is not None:
+            changed = run.after is not None and run.after is not run.before
+            if settings.capture and settings.captures(event):
+                payloads = self._stored(event, at_once, before=payload_form(event, run.before))
+                if changed:
+                    payloads += self._stored(event, at_once, after=payload_form(event, run.after))
+            if settings.digests:
+                before = self._digest(event, run.before, at_once)
+                after = self._digest(event, run.after, at_once) if changed else before
+        return "hook", _hook_values(entry, run, before, after, settings.reason), payloads
+
+    def _step_opened(self, entry: StepOpened, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+        if self._settings.capture:
+            self._kinds[(entry.run_id, entry.step_id)] = entry.kind
+        detail, payloads = self._detail(entry.detail, entry.kind, at_once)
+        values = (entry.run_id, entry.step_id, entry.parent_id, entry.kind, entry.name, entry.agent, entry.at, detail)
+        return "step_opened", values, payloads
+
+    def _step_closed(self, entry: StepClosed, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+        key = (entry.run_id, entry.step_id)
+        detail, payloads = self._detail(entry.detail, self._kinds.get(key, "tool"), at_once)
+        if self._kinds and entry.outcome != "waiting":
+            self._kinds.pop(key, None)
+        values = (
+            entry.run_id,
+            entry.step_id,
+            entry.status,
+            entry.error_type,
+            entry.outcome,
+            entry.refused_by,
+            _cap(entry.reason, self._settings.reason),
+            round(entry.duration_ms, 4),
+            detail,
+            _sorted_words(tuple(entry.unheard)) if entry.unheard else None,
+        )
+        return "step_closed", values, payloads
+
+    def _detail(self, detail: Mapping[str, Any], kind: str, at_once: bool) -> tuple[str | None, Payloads]:
+        """The safe part of a step's detail as JSON (digests in the place of payloads), and the payloads to store."""
+        if not detail:
+            return None, ()
+        if "payload" not in detail:
+            return _json(detail), ()
+        safe = {key: value for key, value in detail.items() if key != "payload"}
+        payloads: list[tuple[str, str]] = []
+        for which, value in (detail["payload"] or {}).items():
+            event = _STEP_EVENTS.get((kind, which))
+            if event is not None and self._settings.captures(event):
+                payloads += self._stored(event, at_once, **{which: value})
+            if self._settings.digests:
+                safe[f"{which}_digest"] = self._digest("", value, at_once)
+        return _json(safe), payloads
+
+    def _digest(self, event: str, payload: object, at_once: bool) -> str | None:
+        known = self._last if at_once else self._seen.get(id(payload), self._last)
+        if known[0] is payload:
+            return known[1]
+        form = payload_form(event, payload, at_once) if event else payload
+        if at_once and (form is None or is_large(form, _AT_ONCE)):
+            raise _LaterError
+        try:
+            found: str | None = digest(form)
+        except NoDigest:
+            found = None
+        if at_once:
+            self._last = (payload, found)
+        else:
+            self._seen[id(payload)] = (payload, found)
+        return found
+
+    def _stored(self, event: str, at_once: bool, **forms: Any) -> list[tuple[str, str]]:
+        if at_once:
+            raise _LaterError
+        kept = []
+        for which, form in forms.items():
+            text = self._redacted(event, form)
+            if text is not None:
+                self.chars += len(text)
+                kept.append((which, text))
+        return kept
+
+    def _redacted(self, event: str, form: Any) -> str | None:
+        try:
+            text = canonical(form)
+            if self._settings.redact is None:
+                return text
+            shown = self._settings.redact(event, json.loads(text))
+            return None if shown is None else canonical(shown)
+        except NoDigest as error:
+            return canonical({"not_stored": str(error)})
+        except Exception as error:  # noqa: BLE001 - whatever a redaction does, an unredacted payload must not be stored
+            return canonical({"not_stored": f"the redaction failed ({type(error).__name__})"})
+
+
+def _hook_values(entry: HookRan, run: HookRun, before: str | None, after: str | None, reason: int) -> tuple[Any, ...]:
+    hook = run.hook
+    return (
+        entry.record_id,
+        entry.run_id,
+        entry.step_id,
+        entry.agent,
+        run.started_at,
+        run.decision,
+        _cap(run.reason, reason),
+        bool(run.broke),
+        run.failure_type,
+        ",".join(run.changed) if run.changed else None,
+        before,
+        after,
+        round(run.duration_ms, 4),
+        run.group,
+        bool(run.additional_context),
+        str(run.event),
+        hook.id,
+        hook.name,
+        _KINDS.get(type(hook).__name__, "function"),
+        _text(getattr(hook, "source", None)),
+        run.mode,
+        hook.priority,
+        run.policy,
+        bool(run.observe),
+        bool(run.shadow),
+    )
+
+
+def _run_opened(entry: RunOpened) -> tuple[Any, ...]:
+    who = (entry.run_id, entry.system, entry.session_id, entry.user_id, entry.organization_id)
+    return (*who, entry.at, entry.message_digest, _text(entry.generation))
+
+
+def _run_closed(entry: RunClosed) -> tuple[Any, ...]:
+    usage = _json(entry.usage) if entry.usage else None
+    return (entry.run_id, entry.status, entry.error_type, entry.at, round(entry.duration_ms, 4), usage)
+
+
+def _json(value: Mapping[str, Any]) -> str | None:
+    if not value:
+        return None
+    try:
+        return canonical(value if type(value) is dict else dict(value))
+    except NoDigest as error:
+        return canonical({"unreadable": str(error)})
+
+
+@lru_cache(4096)
+def _sorted_words(words: tuple[str, ...]) -> str:
+    return " ".join(sorted(str(word) for word in words))
+
+
+def _cap(reason: str | None, most: int) -> str | None:
+    return reason if reason is None or len(reason) <= most else reason[: most - 1] + "…"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+_KINDS = {"CommandHook": "command", "WebhookHook": "webhook", "FunctionHook": "function"}
