@@ -83,6 +83,7 @@ async def invoke(request: Request, body: shapes.MessageRequest, identity: Caller
 @router.post(
     "/stream",
     response_class=EventStream,
+    status_code=200,
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     summary="One message, and what happens as server-sent events",
 )

@@ -129,12 +129,12 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    errors.install(app, pages.problem_page)
+    unexpected = errors.install(app, pages.problem_page)
     app.add_exception_handler(pages.NoSession, pages.to_login)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/ui/static", StaticFiles(packages=[("agent_engine.server", "static")]), name="static")
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, unexpected=unexpected)
     return app
 
 

@@ -100,8 +100,11 @@ def answer(request: Request, problem: Problem) -> JSONResponse:
 PageOf = Callable[[Request, Problem], Awaitable[Response]]
 
 
-def install(app: FastAPI, page: PageOf) -> None:
-    """Answer every exception of a route in the same form; ``page`` makes the form that the pages show."""
+def install(app: FastAPI, page: PageOf) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Answer every exception of a route in the same form; ``page`` makes the form that the pages show.
+
+    Returns the handler, for exceptions that no route expected: the framework's own would log their text.
+    """
 
     async def respond(request: Request, problem: Problem) -> Response:
         if request.url.path.startswith("/ui") and "text/html" in request.headers.get("accept", ""):
@@ -125,10 +128,10 @@ def install(app: FastAPI, page: PageOf) -> None:
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, known)
-    app.add_exception_handler(Exception, known)
     for kind in (ApiError, RunBlocked, LimitReached, Unauthenticated, ModelError, HookError, EngineError, RecordsError,
                  TimeoutError):  # fmt: skip
         app.add_exception_handler(kind, known)
+    return known
 
 
 def _for_debug(error: Exception) -> Exception | None:

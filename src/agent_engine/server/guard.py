@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
 from agent_engine.server.settings import ServerSettings, is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger("agent_engine.server")
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -29,16 +38,24 @@ HEADERS = (
 )
 
 
-class TooLarge(Exception):
-    """More of a body came than the limit allows."""
+if TYPE_CHECKING:
+    OnError = Callable[[Request, Exception], Awaitable[Response]]
+
+
+class TooLarge(HTTPException):
+    """More of a body came than the limit allows. An HTTPException, because others are taken for a bad request."""
+
+    def __init__(self) -> None:
+        super().__init__(413)
 
 
 class Guard:
     """Plain ASGI, so that streams pass through untouched."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, unexpected: OnError) -> None:
         self._app = app
         self._settings = settings
+        self._unexpected = unexpected
         self._names = {settings.host.strip("[]").lower(), *(name.lower() for name in settings.public_hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,9 +80,12 @@ class Guard:
             return
         try:
             await self._app(scope, self._limited(receive), send_on)
-        except TooLarge:
-            if not started:
-                await _refuse(send_on, request_id, 413, "too_large", "The request is too large.")
+        except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
+            if started:
+                logger.error("request %s broke off: %s", request_id, type(error).__name__)
+                raise ConnectionAbortedError("the response broke off") from None
+            response = await self._unexpected(Request(scope), error)
+            await response(scope, receive, send_on)
 
     def _problem(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str, str] | None:
         length = headers.get(b"content-length", "")

@@ -146,7 +146,7 @@ async def run(request: Request, browser: Browser, run_id: str, record: str = "")
     return page(
         request, browser, "timeline.html" if part else "run.html",
         detail=detail, run=detail.run, rows=rows, loose=loose, shown=shown, answer=answer, asks=asks,
-        live=detail.run.status in FOLLOWED, width=present.WIDTH,
+        live=detail.run.status in FOLLOWED, width=present.WIDTH, part=part,
     )  # fmt: skip
 
 
