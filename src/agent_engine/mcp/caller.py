@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +26,7 @@ class Identity(NamedTuple):
     def of(cls, context: RunContext) -> Identity:
         auth = context.auth_context
         token = auth.inbound_access_token
-        secret = json.dumps([auth.organization_id, auth.user_id, token]).encode("utf-8", "surrogatepass")
+        secret = repr((auth.organization_id, auth.user_id, token)).encode("utf-8", "surrogatepass")
         return cls(context.organization_id, context.user_id, hashlib.sha256(secret).hexdigest())
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ class SessionPool:
         self._max_sessions = max_sessions
         self._sessions: OrderedDict[Identity, McpSession] = OrderedDict()
         self._opening: dict[Identity, asyncio.Lock] = {}
-        self._room = asyncio.Condition()
+        self._waiting: list[asyncio.Future[None]] = []
         self._taken = 0
         self._ending: set[asyncio.Task[None]] = set()
         self._inner: httpx2.AsyncBaseTransport | None = None
@@ -75,7 +75,15 @@ class SessionPool:
 
     @asynccontextmanager
     async def session(self, caller: Caller) -> AsyncGenerator[McpSession]:
-        """A session of the caller's identity, opened where there is none; it is not closed while it is in use.
+        """A session of the caller's identity for a while; see :meth:`take`."""
+        session = await self.take(caller)
+        try:
+            yield session
+        finally:
+            self.give_back(session)
+
+    async def take(self, caller: Caller) -> McpSession:
+        """A session of the caller's identity, opened where there is none; it is not closed before it is given back.
 
         Raises:
             McpError: it could not be opened.
@@ -84,22 +92,25 @@ class SessionPool:
         identity = caller.identity
         session = self.get(identity) or await self._opened(identity, caller)
         session.users += 1
-        session.busy()
         self._sessions.move_to_end(identity)
-        try:
-            yield session
-        finally:
-            session.users -= 1
-            if session.users == 0:
-                await self._unused(identity, session)
+        return session
 
-    async def _unused(self, identity: Identity, session: McpSession) -> None:
-        if session.usable and self._sessions.get(identity) is session:
-            session.idle_after(self._idle_seconds, lambda: self._drop(identity, session))
-        else:
-            self._drop(identity, session)
-        async with self._room:
-            self._room.notify_all()
+    def give_back(self, session: McpSession) -> None:
+        """Say that a session is not used any more by one of those who took it."""
+        session.users -= 1
+        if session.users == 0:
+            if session.usable and self._sessions.get(session.identity) is session:
+                session.idle_since(self._idle_seconds, self._drop)
+            else:
+                self._drop(session)
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wake those who wait for room: one that was given back can be closed for them."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
     async def _opened(self, identity: Identity, caller: Caller) -> McpSession:
         lock = self._opening.setdefault(identity, asyncio.Lock())
@@ -110,7 +121,7 @@ class SessionPool:
                     return session
                 broken = self._sessions.get(identity)
                 if broken is not None:
-                    self._drop(identity, broken)
+                    self._drop(broken)
                 return await self._open(identity, caller)
         finally:
             if not lock.locked() and self._opening.get(identity) is lock:
@@ -123,6 +134,7 @@ class SessionPool:
         try:
             session = McpSession(
                 self._server,
+                identity,
                 caller.identity_alone(self._scope, self._journal),
                 self._transport(),
                 lambda: self._tools_changed(identity),
@@ -130,6 +142,7 @@ class SessionPool:
             await session.open(caller, legacy=self._legacy)
         except BaseException:
             self._taken -= 1
+            self._notify()
             raise
         self._legacy = not session.modern
         self._sessions[identity] = session
@@ -138,23 +151,26 @@ class SessionPool:
     async def _make_room(self) -> None:
         """Take one of the places, closing the session that was not used for longest if there is no other."""
         try:
-            async with asyncio.timeout(self._server.seconds), self._room:
+            async with asyncio.timeout(self._server.seconds):
                 while self._taken >= self._max_sessions:
-                    idle = next(((key, one) for key, one in self._sessions.items() if one.users == 0), None)
+                    idle = next((one for one in self._sessions.values() if one.users == 0), None)
                     if idle is not None:
-                        self._drop(*idle)
+                        self._drop(idle)
                     else:
-                        await self._room.wait()
+                        waiter = asyncio.get_running_loop().create_future()
+                        self._waiting.append(waiter)
+                        await waiter
                 self._taken += 1
         except TimeoutError:
             text = f"All {self._max_sessions} sessions with MCP server '{self._server.id}' are in use."
             raise McpToolError(self._server.id, text, "timed_out") from None
 
-    def _drop(self, identity: Identity, session: McpSession) -> None:
+    def _drop(self, session: McpSession) -> None:
         """Take a session out of the pool; it is closed as soon as nobody uses it."""
-        if self._sessions.get(identity) is session:
-            del self._sessions[identity]
+        if self._sessions.get(session.identity) is session:
+            del self._sessions[session.identity]
             self._taken -= 1
+            self._notify()
         session.suspect = True
         if session.users == 0:
             ending = asyncio.get_running_loop().create_task(session.close())
@@ -173,11 +189,9 @@ class SessionPool:
     async def close(self) -> None:
         """Close every session and connection."""
         self._closed = True
-        for identity, session in list(self._sessions.items()):
-            del self._sessions[identity]
+        for session in list(self._sessions.values()):
             session.users = 0
-            self._taken -= 1
-            self._drop(identity, session)
+            self._drop(session)
         while self._ending:
             await asyncio.wait(list(self._ending))
         if self._inner is not None:

@@ -149,11 +149,13 @@ class Remote:
             Exception: a hook's own failure.
         """
         for _ in range(2):
-            async with self.pool.session(call.caller) as session:
-                try:
-                    return await session.request(call, request, result_type)
-                except SessionGone:
-                    call = call.again()
+            session = await self.pool.take(call.caller)
+            try:
+                return await session.request(call, request, result_type)
+            except SessionGone:
+                call = call.again()
+            finally:
+                self.pool.give_back(session)
         text = f"MCP server '{self.server.id}' does not keep the sessions that it opens."
         raise McpToolError(self.server.id, text, "protocol")
 

@@ -40,7 +40,7 @@ from agent_engine.mcp.stdio import stdio_transport
 from agent_engine.mcp.transport import UNANSWERED, HttpDoor
 
 if TYPE_CHECKING:
-    from agent_engine.mcp.caller import Caller
+    from agent_engine.mcp.caller import Caller, Identity
     from agent_engine.mcp.server import McpServer
 
 logger = logging.getLogger("agent_engine.mcp")
@@ -60,6 +60,7 @@ class McpSession:
 
     Args:
         server: whose.
+        identity: the key it has in the pool.
         background: the identity it belongs to, with nothing of a run; what the session sends by itself goes out for it.
         inner: the HTTP transport of the server's sessions; None for stdio.
         tools_changed: called when the server says that its tools have changed.
@@ -72,11 +73,13 @@ class McpSession:
     def __init__(
         self,
         server: McpServer,
+        identity: Identity,
         background: Caller,
         inner: httpx2.AsyncBaseTransport | None,
         tools_changed: Callable[[], None],
     ) -> None:
         self.server = server
+        self.identity = identity
         self.users = 0
         self.suspect = False
         self.protocol_version = ""
@@ -93,6 +96,7 @@ class McpSession:
         self._watcher: asyncio.Task[None] | None = None
         self._listening = False
         self._idle: asyncio.TimerHandle | None = None
+        self._idle_at = 0.0
 
     @property
     def usable(self) -> bool:
@@ -307,19 +311,24 @@ class McpSession:
         if isinstance(message, ToolListChangedNotification):
             self._tools_changed()
 
-    def idle_after(self, seconds: float, then: Callable[[], object]) -> None:
-        """Nothing is under way: ``then`` is called unless that changes within so many seconds."""
-        self.busy()
-        self._idle = asyncio.get_running_loop().call_later(seconds, then)
+    def idle_since(self, seconds: float, then: Callable[[McpSession], object]) -> None:
+        """Nothing is under way from now on: ``then`` is called once that has been so for so many seconds."""
+        loop = asyncio.get_running_loop()
+        self._idle_at = loop.time() + seconds
 
-    def busy(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        def look() -> None:
+            if loop.time() < self._idle_at or self.users:
+                self._idle = loop.call_at(max(self._idle_at, loop.time() + seconds / 10), look)
+            else:
+                then(self)
+
+        if self._idle is None:
+            self._idle = loop.call_at(self._idle_at, look)
 
     async def close(self) -> None:
         """Close the session in its own task; bounded, also where the server does not answer."""
-        self.busy()
+        if self._idle is not None:
+            self._idle.cancel()
         self._closing.set()
         task = self._task
         if task is None or task.done():

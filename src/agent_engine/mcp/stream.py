@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -37,7 +37,7 @@ class TooLarge(Exception):
 
 
 async def read_whole(response: httpx2.Response, limit: int) -> bytes:
-    """The decoded body of an answer.
+    """The decoded body of an answer, whose connection is given back.
 
     Raises:
         TooLarge: it has more than ``limit`` bytes once decoded.
@@ -45,11 +45,15 @@ async def read_whole(response: httpx2.Response, limit: int) -> bytes:
     """
     parts: list[bytes] = []
     size = 0
-    async for part in response.aiter_bytes():
+    # Without an encoding the bytes are read as they come, past the client's decoder.
+    stream = response.stream if "content-encoding" not in response.headers else response.aiter_bytes()
+    assert isinstance(stream, AsyncIterable)
+    async for part in stream:
         size += len(part)
         if size > limit:
             raise TooLarge
         parts.append(part)
+    await response.aclose()
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

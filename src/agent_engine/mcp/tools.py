@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.mcp.caller import Caller
+from agent_engine.mcp.schema import SchemaCheck
 from agent_engine.tools.base import ArgumentsInvalid, Tool, ToolInvocation, invalid_text
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _OPEN = frozenset(("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "unev
 class McpTool(Tool):
     """A tool of an MCP server. ``remote_name`` is the server's own name for it."""
 
-    __slots__ = ("_checker", "_clients", "_output_checker", "_param_headers", "output_schema", "remote_name")
+    __slots__ = ("_arguments", "_clients", "_param_headers", "_results", "output_schema", "remote_name")
 
     def __init__(self, clients: McpClients, server_id: str, listed: Listed, name: str) -> None:
         plain = listed.name
@@ -40,8 +41,8 @@ class McpTool(Tool):
         self.remote_name = plain
         self.output_schema = listed.output_schema
         self._clients = clients
-        self._checker: Any = None
-        self._output_checker: Any = None
+        self._arguments: SchemaCheck | None = None
+        self._results: SchemaCheck | None = None
         self._param_headers: Mapping[tuple[str, ...], str] | None = None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,9 +56,9 @@ class McpTool(Tool):
         problems: list[str] = []
         if "additionalProperties" not in schema and not _OPEN & schema.keys():
             problems = [f"{name}: unknown argument" for name in arguments if name not in properties]
-        if self._checker is None:
-            self._checker = checker_of(schema)
-        problems += problems_of(self._checker, dict(arguments))
+        if self._arguments is None:
+            self._arguments = SchemaCheck(schema)
+        problems += self._arguments.problems(dict(arguments))
         if problems:
             raise ArgumentsInvalid(invalid_text(self.name, problems, list(properties)))
         return dict(arguments)
@@ -66,9 +67,9 @@ class McpTool(Tool):
         """What does not fit the schema that the server gave for its structured results."""
         if self.output_schema is None or structured is None:
             return []
-        if self._output_checker is None:
-            self._output_checker = checker_of(self.output_schema)
-        return problems_of(self._output_checker, structured)
+        if self._results is None:
+            self._results = SchemaCheck(self.output_schema)
+        return self._results.problems(structured)
 
     def param_headers(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """The headers in which a server of the newer generation wants some arguments repeated."""
@@ -95,37 +96,6 @@ class McpTool(Tool):
             strict=bool(getattr(run, "strict", False)),
         )
         return await self._clients.call(caller, self, arguments, progress=call.progress)
-
-
-def problems_of(checker: Any, value: object) -> list[str]:
-    """What a validator finds wrong, a sentence each; nothing where the schema refers to what it does not hold."""
-    from referencing.exceptions import Unresolvable
-
-    found: list[str] = []
-    try:
-        for error in checker.iter_errors(value):
-            where = ".".join(str(step) for step in error.absolute_path)
-            found.append(f"{where}: {error.message[:300]}" if where else error.message[:300])
-    except (Unresolvable, RecursionError):
-        return []
-    return found
-
-
-def checker_of(schema: Mapping[str, Any]) -> Any:
-    """A validator for a server's schema; one that accepts everything where that is none.
-
-    Patterns are the server's to check: a regular expression from outside could hold up the whole process.
-    """
-    from jsonschema import SchemaError  # type: ignore[import-untyped]  # the library has no types
-    from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]  # the same
-    from referencing import Registry
-
-    kind = validator_for(schema)
-    try:
-        kind.check_schema(schema)
-    except SchemaError:
-        schema = {}
-    return extend(kind, {"pattern": None})(schema, registry=Registry())
 
 
 def model_name(name: str) -> str:

@@ -32,6 +32,7 @@ FOLLOW_UP_SECONDS: Final = 10.0
 """How long a notification may wait for its answer: the session sends nothing else meanwhile."""
 _STREAMS: Final = frozenset((STREAM, "subscriptions/listen"))
 """Operations whose answer stays open; their closing event fires when it begins."""
+_DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"location", b"set-cookie", b"transfer-encoding"))
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
@@ -48,17 +49,17 @@ class HttpDoor(httpx2.AsyncBaseTransport):
         self._server = server
         self._inner = inner
         self._calls = calls
-        self._origin = _origin(httpx2.URL(server.endpoint))
+        self._endpoint = str(httpx2.URL(server.endpoint))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request of the SDK, with the hooks around it; see the module."""
         call = self._call_of(request)
-        if call is None or _origin(request.url) != self._origin:
+        if call is None or str(request.url) != self._endpoint:
             return _made_up(request, None)
         call.began()
-        passing = _Passing(self._server, self._inner, self._calls, call, request)
+        passing = _Passing(self._server, self._endpoint, self._inner, self._calls, call, request)
         try:
-            return await passing.send()
+            return await call.wait(passing.send())
         except Aborted:
             return _made_up(request, call)
         except (McpToolError, HookError) as failure:
@@ -96,9 +97,16 @@ class _Passing:
     """One request of the SDK passing the door: up to two attempts, each with its pair of events."""
 
     def __init__(
-        self, server: McpServer, inner: httpx2.AsyncBaseTransport, calls: Calls, call: Call, request: httpx2.Request
+        self,
+        server: McpServer,
+        url: str,
+        inner: httpx2.AsyncBaseTransport,
+        calls: Calls,
+        call: Call,
+        request: httpx2.Request,
     ) -> None:
         self.server = server
+        self.url = url
         self.inner = inner
         self.calls = calls
         self.call = call
@@ -110,14 +118,13 @@ class _Passing:
         for attempt in (1, 2):
             gate = Gate(
                 self.server.id,
-                str(self.request.url),
+                self.url,
                 self.call,
                 method=self.request.method,
                 body=self.request.content if self.request.method == "POST" else None,
                 attempt=attempt,
             )
-            headers = await self.call.wait(gate.before())
-            response = await self._exchange(gate, headers)
+            response = await self._exchange(gate, await gate.before())
             if response is not None:
                 return response
             if not gate.listens():
@@ -128,7 +135,7 @@ class _Passing:
         """Send once; None is a 401."""
         error_type = ""
         try:
-            response = await self.call.wait(self.inner.handle_async_request(self._outgoing(headers)))
+            response = await self._sent(headers)
         except BaseException as problem:
             if is_end(problem):
                 await gate.after(None, status="cancelled", error_type="CancelledError")
@@ -144,22 +151,31 @@ class _Passing:
         except BaseException as problem:
             # Whatever came up in between (most of all the end of the call): the pair is closed all the same.
             status = "cancelled" if is_end(problem) else "error"
+            await release(response)
             await gate.after(response.status_code, status=status, error_type=type(problem).__name__)
             raise
 
-    def _outgoing(self, headers: dict[str, str]) -> httpx2.Request:
-        """A request of its own for each attempt: what hooks set is on it and on nothing that the SDK can see."""
-        outgoing = httpx2.Headers(self.request.headers)
-        outgoing.pop("cookie", None)
-        outgoing.update(self.server.tag_headers)
-        outgoing.update(headers)
-        extensions = dict(self.request.extensions)
+    async def _sent(self, headers: dict[str, str]) -> httpx2.Response:
+        """Send the request with what hooks set on it for so long as it is being sent: the SDK never sees it there."""
+        request, own = self.request, self.request.headers
         if self.opens_stream or self.call.follows:
             read = None if self.opens_stream else FOLLOW_UP_SECONDS
-            extensions["timeout"] = {**extensions.get("timeout", {}), "read": read}
-        return httpx2.Request(
-            self.request.method, self.request.url, headers=outgoing, stream=self.request.stream, extensions=extensions
-        )
+            request.extensions = {
+                **request.extensions,
+                "timeout": {**request.extensions.get("timeout", {}), "read": read},
+            }
+        request.headers = self._with(own, headers)
+        try:
+            return await self.inner.handle_async_request(request)
+        finally:
+            request.headers = own
+
+    def _with(self, own: httpx2.Headers, headers: dict[str, str]) -> httpx2.Headers:
+        """The headers of the SDK, those of the declaration over them, and those of the hooks over both; no cookies."""
+        added = {**self.server.tag_headers, **headers}
+        replaced = {b"cookie", *(name.lower().encode() for name in added)}
+        kept = [(name, value) for name, value in own.raw if name.lower() not in replaced]
+        return httpx2.Headers([*kept, *((name.encode(), value.encode()) for name, value in added.items())])
 
     async def _received(self, gate: Gate, response: httpx2.Response) -> httpx2.Response | None:
         status = response.status_code
@@ -172,35 +188,35 @@ class _Passing:
             await release(response)
             await gate.after(status, status="error", error_type="Unauthorized")
             return None
-        if status == 200 and response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        kind = response.headers.get("content-type", "").lower()
+        if status == 200 and kind.startswith("text/event-stream"):
             return await self._stream(gate, response)
-        return await self._whole(gate, response)
+        return await self._whole(gate, response, kind)
 
-    async def _whole(self, gate: Gate, response: httpx2.Response) -> httpx2.Response:
+    async def _whole(self, gate: Gate, response: httpx2.Response, kind: str) -> httpx2.Response:
         """An answer that ends: read here, so that what breaks while it is read breaks this call alone."""
         status, error_type = response.status_code, ""
         body = b""
         try:
-            body = await self.call.wait(read_whole(response, self.server.max_result_bytes))
+            body = await read_whole(response, self.server.max_result_bytes)
         except BaseException as problem:
             if is_end(problem):
                 raise
             error_type = type(problem).__name__
-        finally:
-            await release(response)
         if error_type:
+            await release(response)
             await gate.after(status, status="error", error_type=error_type)
             if error_type == "TooLarge":
                 raise errors.too_large(self.server.id, self.server.max_result_bytes)
             raise errors.lost(self.server.id, self.server.where, error_type)
-        bad = status >= 400
-        kind = f"HTTP {status}" if bad else None
-        await gate.after(status, status="error" if bad else "ok", error_type=kind, size=len(body))
-        if bad:
+        if status >= 400:
+            await gate.after(status, status="error", error_type=f"HTTP {status}", size=len(body))
             self._note(status)
-        elif status == 200 and self.call.awaited and self.request.method == "POST" and _is_json(response):
-            body = self._answer(body)
-        return httpx2.Response(status, headers=_kept(response.headers), content=body)
+        else:
+            await gate.after(status, size=len(body))
+            if status == 200 and self.call.awaited and gate.method == "POST" and kind.startswith("application/json"):
+                body = self._answer(body)
+        return _answered(response, httpx2.ByteStream(body))
 
     def _answer(self, body: bytes) -> bytes:
         """The body, once it is the answer to this very request: the SDK would hand another id to another call."""
@@ -221,8 +237,7 @@ class _Passing:
             await gate.after(response.status_code)
             self.calls.streaming |= self.call.operation == STREAM
         self.streaming = True
-        stream = AnswerStream(self.server, self.calls, self.call, gate, response)
-        return httpx2.Response(response.status_code, headers=_kept(response.headers), stream=stream)
+        return _answered(response, AnswerStream(self.server, self.calls, self.call, gate, response))
 
     def _note(self, status: int) -> None:
         had_session = "mcp-session-id" in self.request.headers
@@ -233,14 +248,12 @@ class _Passing:
         )
 
 
-def _is_json(response: httpx2.Response) -> bool:
-    return response.headers.get("content-type", "").lower().startswith("application/json")
-
-
-def _kept(headers: httpx2.Headers) -> list[tuple[str, str]]:
-    """The headers of an answer as the SDK may see it: the body is decoded by now, and no cookie is ever kept."""
-    dropped = ("content-encoding", "content-length", "location", "set-cookie", "transfer-encoding")
-    return [(name, value) for name, value in headers.multi_items() if name.lower() not in dropped]
+def _answered(response: httpx2.Response, stream: httpx2.AsyncByteStream) -> httpx2.Response:
+    """An answer as the SDK gets it: read by the door, decoded by now, with no cookie and no place to go to."""
+    kept = [pair for pair in response.headers.raw if pair[0].lower() not in _DROPPED]
+    answer = httpx2.Response(response.status_code, stream=stream)
+    answer.headers = httpx2.Headers(kept)
+    return answer
 
 
 def _made_up(request: httpx2.Request, call: Call | None) -> httpx2.Response:
@@ -261,10 +274,6 @@ def _message(request: httpx2.Request) -> dict[str, Any]:
     except (ValueError, httpx2.StreamError):
         return {}
     return message if isinstance(message, dict) else {}
-
-
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
 
 
 def _target(url: httpx2.URL, location: str) -> str:
