@@ -263,6 +263,28 @@ async def test_after_24_hours_the_answer_is_no() -> None:
     assert (one.tool_text(), runs.ran) == (BLOCKED, [])
 
 
+async def test_an_ask_that_comes_after_an_old_one_has_24_hours_of_its_own() -> None:
+    runs = Runs()
+    turns = [calls(("work", {"target": "a"}), ("work", {"target": "b"})), call("work", {"target": "c"}, "c3"), "answer"]
+    one = later(turns, runs)
+    waiting = await one.run()
+    document = await one.host.store.load_waiting(waiting.run_id)
+    assert document is not None
+    yesterday = time.time() - 23 * 3600
+    await one.host.store.save_waiting(waiting.run_id, {**document, "saved_at": yesterday})
+
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    document = await one.host.store.load_waiting(waiting.run_id)
+    assert document is not None
+    assert document["saved_at"] == yesterday, "the second call was asked about yesterday"
+
+    again = await one.resume(waiting.run_id, {"c2": "yes"})
+    assert [ask.call_id for ask in again.pending] == ["c3"]
+    document = await one.host.store.load_waiting(waiting.run_id)
+    assert document is not None
+    assert document["saved_at"] > yesterday + 3600
+
+
 def who() -> RunContext:
     auth = AuthContext(user_id="u", organization_id="o", inbound_access_token="the-token")
     return RunContext(organization_id="o", user_id="u", metadata={"plan": "gold"}, auth_context=auth)

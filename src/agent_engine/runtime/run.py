@@ -97,7 +97,8 @@ async def resume_request(
     state.decisions = answers
 
     async def turn(ending: Ending) -> RunResult:
-        ending.saved_at = document["saved_at"]
+        if any(ask["call_id"] not in answers for ask in document["asks"]):
+            ending.saved_at = document["saved_at"]  # what is still open was asked then; a new ask has its own 24 hours
         await host.sessions.rejoin(state)
         return await _turn(state, root, ending, "", (), (), document["frame"])
 
