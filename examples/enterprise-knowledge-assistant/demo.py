@@ -4,29 +4,40 @@ Without options it plays the questions of questions.txt; ``--question`` asks one
 another model than the offline one.
 """
 
+# ruff: noqa: E402 - the first statement keeps a Ctrl-C during the imports quiet
 from __future__ import annotations
+
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import asyncio
 import os
 import secrets
-import signal
 import sys
 from pathlib import Path
-
-from running import KEY, servers
-from tour import Tally, WatchedStream, greet, heading, sum_up
-
-from agent_engine import Engine, RunContext
-from agent_engine.cli.account import Account
-from agent_engine.cli.account_view import style_for
-from agent_engine.cli.main import report
-from agent_engine.cli.run import answer
 
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
+    """The exit code. A Ctrl-C is one line at any time, also while the libraries are still being imported."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return demo()
+    except KeyboardInterrupt:
+        print("\nStopped; the servers too.", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001 - a failure becomes a sentence and an exit code
+        from agent_engine.cli.main import report
+
+        return report(error)
+
+
+def demo() -> int:
+    from running import KEY, servers
+
     parser = argparse.ArgumentParser(description="Play the tour of the knowledge assistant, or ask it one question.")
     parser.add_argument("--question", help="ask this instead of playing the tour")
     parser.add_argument("--model", metavar="PROVIDER:NAME", help="take this model in place of the offline one")
@@ -36,19 +47,21 @@ def main() -> int:
     # A random key for the demo's own server; no file ever holds it.
     os.environ.setdefault(KEY, secrets.token_urlsafe(32))
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    try:
-        with servers() as addresses:
-            os.environ.update(addresses)
-            return asyncio.run(play(questions, options.model, options.json, addresses))
-    except KeyboardInterrupt:
-        print("\nStopped; the servers too.", file=sys.stderr)
-        return 130
-    except Exception as error:  # noqa: BLE001 - a failure becomes a sentence and an exit code
-        return report(error)
+    with servers() as addresses:
+        os.environ.update(addresses)
+        return asyncio.run(play(questions, options.model, options.json, addresses))
 
 
 async def play(questions: list[str], model: str | None, as_json: bool, addresses: dict[str, str]) -> int:
     """Ask one question after the other through one engine; the worst exit code counts."""
+    from running import KEY
+    from tour import Tally, WatchedStream, greet, heading, sum_up
+
+    from agent_engine import Engine, RunContext
+    from agent_engine.cli.account import Account
+    from agent_engine.cli.account_view import style_for
+    from agent_engine.cli.run import answer
+
     watched = WatchedStream(sys.stderr, hidden={"the private server's key": os.environ[KEY], **keys_in_notes()})
     sys.stdout = WatchedStream(sys.stdout, hidden=watched.hidden, seen=watched.seen)
     tally = Tally(style_for(watched, as_json=as_json))

@@ -22,7 +22,10 @@ def serve(app: ASGIApp) -> None:
     listener.bind(("127.0.0.1", 0))
     listener.listen(64)
     threading.Thread(target=_stop_with_starter, name="stop-with-starter", daemon=True).start()
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
+    try:
+        print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
+    except BrokenPipeError:
+        os._exit(0)  # the starter has gone already, and nobody is left to serve
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listener])
 
