@@ -837,3 +837,34 @@ async def test_silence_is_no_yes_where_leave_is_asked_for() -> None:
         registry = HookRegistry()
         registry.register_command("on_permission_ask", line)
         assert (await arun_hook(registry, "on_permission_ask", tool_name="t")).decision == decision, line
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+async def test_a_dispatch_that_is_cancelled_leaves_no_process(tmp_path: Path, sequential: bool) -> None:
+    registry = HookRegistry()
+    registry.register_command(
+        "before_tool", f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60 & sleep 60", sequential=sequential
+    )
+    task = asyncio.create_task(arun_hook(registry, "before_tool"))
+    group = await group_of(tmp_path / "pid")
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not alive_in_group(group)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+async def test_a_dispatch_is_back_at_the_limit_with_nobody_left(tmp_path: Path, sequential: bool) -> None:
+    registry = HookRegistry()
+    registry.register_command(
+        "before_tool", f"echo $$ > {tmp_path}/pid; sleep 60 & sleep 60", sequential=sequential, timeout=0.5, name="slow"
+    )
+    started = time.monotonic()
+
+    verdict = await arun_hook(registry, "before_tool")
+
+    assert (verdict.denied, verdict.broke, verdict.reason) == (True, True, "Hook 'slow' timed out after 0.5s")
+    assert time.monotonic() - started < 10
+    assert not alive_in_group(await group_of(tmp_path / "pid"))
