@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from agent_engine.cli.main import FAILED, PROBLEM, REFUSED, USAGE, report
 from agent_engine.cli.options import Config, EnvFile, UserId, load_env_file
+from agent_engine.cli.plaintext import answer_for, plain
 
 if TYPE_CHECKING:
     from agent_engine.mcp.client import McpClients
@@ -117,13 +119,13 @@ def _show(found: list[dict[str, Any]]) -> None:
     if not found:
         typer.echo("The system declares no MCP server.")
     for entry in found:
-        typer.echo(f"{entry['server']}  {entry['at']}")
+        typer.echo(plain(f"{entry['server']}  {entry['at']}"))
         if "problem" in entry:
-            typer.echo(f"  {entry['problem']}")
+            typer.echo(plain(f"  {entry['problem']}"))
         for tool in entry["tools"]:
             takes = ", ".join(tool["parameters"].get("properties") or {})
             first = next(iter(tool["description"].strip().splitlines()), "")
-            typer.echo(f"  {tool['name']}({takes})  {first}".rstrip())
+            typer.echo(plain(f"  {tool['name']}({takes})  {first}".rstrip()))
 
 
 async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any) -> int:
@@ -152,10 +154,10 @@ def _show_result(result: Any) -> int:
     from agent_engine.tools.result import text_of
 
     if not isinstance(result, ToolOutcome):
-        typer.echo(text_of(result))
+        typer.echo(answer_for(sys.stdout, text_of(result)))
         return 0
     if result.status == "ok":
-        typer.echo(text_of(result.value))
+        typer.echo(answer_for(sys.stdout, text_of(result.value)))
         return 0
-    typer.echo(result.text, err=True)
+    typer.echo(plain(result.text, keep="\n"), err=True)
     return REFUSED if result.status == "denied" else FAILED
