@@ -252,9 +252,15 @@ async def _run_events(here: Services, reader: RecordReader, run_id: str) -> Asyn
         changes.put_nowait("stop")
 
     async def listen() -> None:
-        while not here.live.closing and (answer := here.live.answer(run_id)) is not None and not answer.ended:
-            await answer.changed.wait()
-            changes.put_nowait("answer")
+        told = ""
+        while (answer := here.live.answer(run_id)) is not None:
+            changed = answer.changed
+            if answer.text != told:
+                told = answer.text
+                changes.put_nowait("answer")
+            if answer.ended or here.live.closing:
+                return
+            await changed.wait()
             await asyncio.sleep(0.05)
 
     changes.put_nowait("store")
@@ -262,21 +268,25 @@ async def _run_events(here: Services, reader: RecordReader, run_id: str) -> Asyn
     try:
         while (change := await changes.get()) != "stop":
             if change == "answer":
-                answer = here.live.answer(run_id)
-                if answer is not None:
-                    yield sse("answer", render("answer_text.html", {"text": answer.text}))
+                yield _answer_event(here, run_id)
                 continue
             row = await asyncio.to_thread(reader.run_row, run_id)
             if row is not None and row != seen:
                 seen = row
                 yield sse("changed", "")
                 if row.status not in FOLLOWED:
+                    yield _answer_event(here, run_id)
                     yield sse("ended", row.status)
                     return
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+def _answer_event(here: Services, run_id: str) -> bytes:
+    answer = here.live.answer(run_id)
+    return sse("answer", render("answer_text.html", {"text": answer.text if answer is not None else ""}))
 
 
 # -- logging in -------------------------------------------------------------------------------------------------------

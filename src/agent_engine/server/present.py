@@ -248,6 +248,7 @@ class _Scale:
 
     def __init__(self, detail: RunDetail) -> None:
         self.start = detail.run.started_at
+        self.run_waits = detail.run.status == "waiting"
         ends = [
             step.started_at + (step.duration_ms or 0) / 1000 for step in detail.steps if step.started_at is not None
         ]
@@ -281,8 +282,8 @@ def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mappi
         depth,
         scale.bar(step.started_at, step.duration_ms),
         None if asked is None else json_text(asked),
-        _happened(step),
-        _tone(step),
+        _happened(step, scale.run_waits),
+        _tone(step, scale.run_waits),
         None if used is None or used == asked else json_text(used),
         None if result is None else json_text(result),
         diff(asked, used) if asked is not None and used is not None else [],
@@ -312,7 +313,7 @@ def _captured(step: Step, changes: Mapping[int, Mapping[str, Any]]) -> tuple[Any
     return asked, used, result
 
 
-def _happened(step: Step) -> str:
+def _happened(step: Step, run_waits: bool) -> str:
     by = f" by {step.refused_by}" if step.refused_by else ""
     reason = f": {step.reason}" if step.reason else ""
     changed = [record.hook_name for record in step.records if record.decision == "modify" and not record.shadow]
@@ -323,7 +324,7 @@ def _happened(step: Step) -> str:
         "declined": f"never ran: a person said no{reason}",
         "failed": f"failed{by}{reason}" if step.refused_by else f"failed: {step.error_type or 'error'}",
         "withheld": f"ran, but its result was withheld{by}{reason}",
-        "waiting": "waits for a person",
+        "waiting": "waits for a person" if run_waits else "stopped here for a person, and went on below",
         "cancelled": "cancelled",
     }
     text = words.get(step.outcome, step.outcome)
@@ -335,7 +336,9 @@ def _happened(step: Step) -> str:
     return text
 
 
-def _tone(step: Step) -> str:
+def _tone(step: Step, run_waits: bool) -> str:
+    if step.outcome == "waiting" and not run_waits:
+        return "past"
     tones = {"refused": "deny", "declined": "deny", "withheld": "deny", "failed": "failed", "waiting": "ask"}
     return tones.get(step.outcome, "open" if step.outcome == "open" else "ran")
 

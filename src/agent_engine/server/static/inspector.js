@@ -52,9 +52,26 @@
       if (window.matchMedia("(max-width: 60rem)").matches) event.target.scrollIntoView({ block: "start" });
     }
     if (event.target.id === "answer") {
-      document.getElementById("answer-card").hidden = false;
+      document.getElementById("answer-card").hidden = event.target.textContent === "";
     }
     markOpened();
+  });
+  // A page that is left closes its streams itself; the browser would report each as an error.
+  var streams = [];
+  if (window.htmx) {
+    window.htmx.createEventSource = function (url) {
+      var stream = new EventSource(url);
+      streams.push(stream);
+      return stream;
+    };
+  }
+  window.addEventListener("pageshow", function (event) {
+    if (event.persisted) window.location.reload();
+  });
+  window.addEventListener("beforeunload", function () {
+    streams.forEach(function (stream) {
+      stream.close();
+    });
   });
   // What had the focus keeps it when a live part is drawn again.
   var focused = null;

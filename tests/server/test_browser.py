@@ -1,0 +1,259 @@
+"""The inspector in a real browser: what a person at it sees and does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.server.kit import Served, call, calls, office_hooks, served
+from tests.server.test_api import client, settled
+from tests.server.test_pages import EVIL, finished
+
+from agent_engine.server.settings import ServerSettings
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# Screenshots are looked at while the pages are worked on; they are no part of the repository.
+SCREENSHOTS = os.environ.get("INSPECTOR_SCREENSHOTS")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        raise RuntimeError("Chromium is not installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS))
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page whose console stays silent to the end of the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(10_000)
+    said: list[str] = []
+    opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+    yield opened
+    if SCREENSHOTS:
+        opened.screenshot(path=f"{SCREENSHOTS}/{request.node.name}.png", full_page=True)
+    context.close()
+    assert said == []
+
+
+@contextlib.contextmanager
+def visited(page: Page, folder: Path, turns: Any, **options: Any) -> Iterator[Served]:
+    """A server that the page has left before it stops: a stream that breaks off is an error to any browser."""
+    with served(folder, turns, **options) as server:
+        yield server
+        page.goto("about:blank")
+
+
+def ask(server: Served, message: str = "x", path: str = "/invoke", **body: Any) -> threading.Thread:
+    """Ask the server something from another thread."""
+
+    def send() -> None:
+        with client(server) as http:
+            http.post(path, json={"message": message, **body})
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_a_live_run_shows_a_denial_as_it_happens_and_its_answer_as_it_streams(page: Page, tmp_path: Path) -> None:
+    first, second, third = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    turns = [
+        {**calls(call("delete_file", path="/etc/passwd")), "wait": first.wait},
+        {"stream": ["It was ", "not allowed."], "wait": second.wait},
+    ]
+    with visited(page, tmp_path, turns, hooks=office_hooks()) as server:
+        page.goto(f"{server.url}/ui/runs")
+        expect(page.get_by_text("Nothing has run yet")).to_be_visible()
+        asking = ask(server, path="/stream")
+        page.get_by_role("link", name="office").or_(page.locator("a.rowlink")).first.click()
+        expect(page.locator(".badge.s-open")).to_be_visible()
+        expect(page.get_by_text("still going").first).to_be_visible()
+        server.call(first.set)
+        denial = page.locator(".hook a", has_text="guard")
+        expect(denial).to_contain_text("✗ deny")
+        expect(denial).to_contain_text("Files are kept for ten years")
+        expect(page.locator(".happened")).to_contain_text("never ran: refused by guard")
+        denial.click()
+        expect(page.locator("#record")).to_contain_text("refused by guard")
+        expect(page.locator("#record")).to_contain_text("/etc/passwd")
+        server.call(second.set)
+        expect(page.locator("#answer")).to_have_text("It was not allowed.")
+        expect(page.locator(".badge.s-completed")).to_be_visible()
+        # The record that was opened stays, and its row is marked, after the timeline was drawn again.
+        expect(page.locator("#record")).to_contain_text("refused by guard")
+        expect(page.locator(".hook a[aria-current]")).to_contain_text("guard")
+        third.set()
+        asking.join(10)
+
+
+def test_a_waiting_call_is_approved_on_the_page_and_the_run_goes_on(page: Page, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    turns = [calls(call("send_mail", to="ann@example.com", text="hello")), {"text": "Sent it.", "wait": gate.wait}]
+    with visited(page, tmp_path, turns, hooks=office_hooks()) as server:
+        page.goto(f"{server.url}/ui/approvals")
+        expect(page.get_by_text("Nothing waits for an approval.")).to_be_visible()
+        ask(server, user_id="ann").join(10)
+        expect(page.get_by_text("wants to call")).to_be_visible()
+        expect(page.locator(".askform pre")).to_contain_text("ann@example.com")
+        page.get_by_role("button", name="Approve once").click()
+        expect(page.locator(".step", has_text="send_mail").last).to_contain_text("Sent to ann@example.com")
+        server.call(gate.set)
+        expect(page.locator(".badge.s-completed")).to_be_visible()
+        expect(page.locator("#answer")).to_have_text("Sent it.")
+        expect(page.locator(".card.ask")).to_have_count(0)
+        page.goto(f"{server.url}/ui/approvals")
+        expect(page.get_by_text("Nothing waits for an approval.")).to_be_visible()
+
+
+def test_a_denied_ask_shows_that_the_call_never_ran(page: Page, tmp_path: Path) -> None:
+    turns = [calls(call("send_mail", to="ann@example.com", text="hello")), "All right, not sent."]
+    with visited(page, tmp_path, turns) as server:
+        ask(server).join(10)
+        page.goto(f"{server.url}/ui/approvals")
+        page.get_by_role("button", name="Deny").click()
+        expect(page.locator(".badge.s-completed")).to_be_visible()
+        expect(page.locator(".happened").last).to_contain_text("never ran")
+
+
+def test_filtering_and_going_back(page: Page, tmp_path: Path) -> None:
+    turns = [calls(call("delete_file", path="/b")), "refused", "plain"]
+    with visited(page, tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        for _ in range(2):
+            http.post("/invoke", json={"message": "x"})
+        finished(http, 2)
+        page.goto(f"{server.url}/ui/runs")
+        expect(page.locator("tbody tr")).to_have_count(2)
+        page.get_by_label("Decision").select_option("deny")
+        page.get_by_role("button", name="Filter").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody")).to_contain_text("✗ 1 denied")
+        page.locator("a.rowlink").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Run")
+        page.go_back()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="Clear").click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_everything_can_be_reached_with_the_keyboard(page: Page, tmp_path: Path) -> None:
+    turns = [calls(call("search", query="tea"), call("delete_file", "c2", path="/b")), "done"]
+    with visited(page, tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        http.post("/invoke", json={"message": "x"})
+        finished(http)
+        page.goto(f"{server.url}/ui/runs")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("/")
+        expect(page.get_by_label("Status")).to_be_focused()
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        expect(page.locator("a.rowlink").first).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator(".hook").first).to_be_visible()
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        focused = page.locator("[data-row]:focus")
+        expect(focused).to_have_count(1)
+        name = focused.locator(".name").inner_text()
+        page.keyboard.press("Enter")
+        expect(page.locator("#record h2")).to_contain_text(name)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        expect(page.locator("[data-row][aria-current]")).to_be_focused()
+
+
+def test_markup_in_names_reasons_and_results_does_nothing_in_a_real_browser(page: Page, tmp_path: Path) -> None:
+    hooks = office_hooks()
+    hooks.register_function("before_tool", lambda event: EVIL, name=EVIL, matcher="delete_file", sequential=True)
+    hooks.register_function("after_tool", lambda event: EVIL, name="rewrite", matcher="search")
+    turns = [calls(call("search", query=EVIL), call("delete_file", "c2", path=EVIL)), {"stream": [EVIL, EVIL]}]
+    with visited(page, tmp_path, turns, hooks=hooks) as server, client(server) as http:
+        http.post("/stream", json={"message": EVIL, "user_id": EVIL, "session_id": EVIL})
+        (run,) = finished(http)
+        for path in ("runs", f"runs/{run['run_id']}", "hooks", "coverage", "approvals"):
+            page.goto(f"{server.url}/ui/{path}")
+            assert page.locator("img").count() == 0
+        page.goto(f"{server.url}/ui/runs/{run['run_id']}")
+        expect(page.locator("#answer")).to_have_text(EVIL + EVIL)
+        for row in range(page.locator("[data-row]").count()):
+            page.locator("[data-row]").nth(row).click()
+            expect(page.locator("#record .record")).to_be_visible()
+            assert page.locator("img").count() == 0
+
+
+def test_the_pages_work_with_scripting_off(browser: Browser, tmp_path: Path) -> None:
+    turns = [calls(call("delete_file", path="/b"), call("send_mail", "c2", to="a", text="b")), "done"]
+    with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        http.post("/invoke", json={"message": "x"})
+        finished(http)
+        context = browser.new_context(java_script_enabled=False)
+        page = context.new_page()
+        page.goto(f"{server.url}/ui/runs")
+        page.locator("a.rowlink").click()
+        page.locator(".hook a", has_text="guard").last.click()
+        assert "What became of the step" in page.locator("#record").inner_text()
+        page.get_by_role("button", name="Approve once").click()
+        assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
+        page.reload()
+        assert "done" in page.locator("#answer").inner_text()
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_sticks_out_on_wide_or_narrow_screens(
+    browser: Browser, tmp_path: Path, width: int, scheme: Any
+) -> None:
+    long = "a_very_long_name_without_a_single_blank_" * 4
+    turns = [calls(call("search", query=long), call("write_file", "c2", path=long, text=f"4111 1111 {long}")), long]
+    with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        http.post("/invoke", json={"message": "x", "user_id": long, "session_id": long})
+        (run,) = finished(http)
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+        page = context.new_page()
+        for name in ("runs", f"runs/{run['run_id']}", "hooks", "coverage", "approvals"):
+            page.goto(f"{server.url}/ui/{name}")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} wide on a screen of {width}"
+            if SCREENSHOTS:
+                page.screenshot(path=f"{SCREENSHOTS}/{name[:6].strip('/')}-{scheme}-{width}.png", full_page=True)
+        context.close()
+
+
+def test_logging_in_with_a_token_and_out_again(page: Page, tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, token="static-token-of-sixteen-plus", drain_s=5)
+    with visited(page, tmp_path, [], settings=settings) as server:
+        page.goto(f"{server.url}/ui/hooks")
+        page.get_by_label("Token").fill(settings.token or "")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Hooks")
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+        page.goto(f"{server.url}/ui/hooks")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Log in")

@@ -1,0 +1,233 @@
+"""The pages without scripting: everything is there, everything is escaped, and forms come from this site."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.server.kit import call, calls, office_hooks, served
+from tests.server.test_api import client, settled
+
+from agent_engine.hooks.registry import HookRegistry
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
+
+
+class Page(HTMLParser):
+    """The tags of a page, and what must not be on it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def inline(self) -> list[str]:
+        """Scripts and styles that a strict content security policy would stop."""
+        found = [tag for tag, attrs in self.tags if tag == "script" and not attrs.get("src")]
+        found += [tag for tag, _ in self.tags if tag == "style"]
+        found += [
+            name
+            for _, attrs in self.tags
+            for name, value in attrs.items()
+            if name.startswith("on") or name == "style" or (value or "").lower().startswith("javascript:")
+        ]
+        return found
+
+    def from_elsewhere(self) -> list[str]:
+        addresses = [attrs.get(name) or "" for _, attrs in self.tags for name in ("src", "href", "action", "hx-get")]
+        return [address for address in addresses if re.match(r"(https?:)?//", address)]
+
+    def forms(self) -> list[dict[str, str | None]]:
+        return [attrs for tag, attrs in self.tags if tag == "form"]
+
+
+def finished(http: httpx2.Client, count: int = 1) -> list[dict[str, Any]]:
+    """Wait until so many runs have been recorded to their end."""
+
+    def found() -> list[dict[str, Any]]:
+        runs = http.get("/runs").json()["runs"]
+        return runs if len([run for run in runs if run["status"] != "open"]) >= count else []
+
+    runs: list[dict[str, Any]] = settled(found)
+    return runs
+
+
+def read(http: httpx2.Client, path: str) -> tuple[str, Page]:
+    answer = http.get(path)
+    assert answer.status_code == 200, answer.text
+    page = Page(answer.text)
+    assert page.inline() == []
+    assert page.from_elsewhere() == []
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    return answer.text, page
+
+
+def test_every_page_works_without_scripting(tmp_path: Path) -> None:
+    turns = [
+        calls(call("search", query="tea"), call("write_file", "c2", path="/a", text="card 4111 1111"),
+              call("delete_file", "c3", path="/b")),
+        "Done.",
+    ]  # fmt: skip
+    with served(tmp_path, turns, hooks=office_hooks()) as server, client(server, follow_redirects=True) as http:
+        http.post("/invoke", json={"message": "x", "user_id": "ann"})
+        (run,) = finished(http)
+        text, page = read(http, "/")
+        assert run["run_id"][:12] in text
+        assert "✗ 1 denied" in text
+        text, page = read(http, f"/ui/runs/{run['run_id']}")
+        for wanted in (
+            "The model asked", "What happened", "never ran: refused by guard: Files are kept for ten years",
+            "ran, changed by redact, although flaky broke (warn)", "✗ deny", "✎ modify", "! failed", "✗ shadow deny",
+        ):  # fmt: skip
+            assert wanted in text
+        assert '<span class="d-gone">' in text
+        links = [attrs["href"] for tag, attrs in page.tags if tag == "a" and "record=" in (attrs.get("href") or "")]
+        text, _ = read(http, str(links[0]).split("#")[0])
+        assert "What became of the step" in text
+        text, _ = read(http, "/ui/hooks")
+        order = [text.index(f"<strong>{name}</strong>") for name in ("redact", "guard", "strict", "flaky")]
+        assert order == sorted(order)
+        assert "100.0 %" in text or "33.3 %" in text
+        assert "kit.py:" in text
+        text, _ = read(http, "/ui/coverage")
+        assert "no gate saw it" in text
+        assert "✓ watched" in text
+        text, _ = read(http, "/ui/coverage?kind=agent&name=clerk")
+        assert "Latest agent clerk that no gate saw" in text
+        text, _ = read(http, "/ui/approvals")
+        assert "Nothing waits for an approval." in text
+
+
+def test_filters_narrow_the_list(tmp_path: Path) -> None:
+    turns = [calls(call("delete_file", path="/b")), "refused", "plain"]
+    with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        refused = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        plain = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        finished(http, 2)
+        for query, wanted in (
+            ("", {refused, plain}),
+            ("?decision=deny", {refused}),
+            ("?tool=delete_file&agent=clerk&status=completed&age=1h", {refused}),
+            ("?tool=search", set()),
+            ("?status=failed", set()),
+        ):
+            text, _ = read(http, f"/ui/runs{query}")
+            assert {run for run in (refused, plain) if run[:12] in text} == wanted
+        assert "No run matches." in read(http, "/ui/runs?tool=search")[0]
+        assert http.get("/ui/runs?age=soon", headers={"Accept": "text/html"}).status_code == 422
+
+
+def test_names_reasons_arguments_and_results_full_of_markup_are_only_text(tmp_path: Path) -> None:
+    hooks = HookRegistry()
+    hooks.register_function("before_tool", lambda event: EVIL, name=EVIL, matcher="delete_file", sequential=True)
+    hooks.register_function("after_tool", lambda event: EVIL, name="rewrite", matcher="search")
+    turns = [
+        calls(
+            call("search", "c1", query=EVIL),
+            call("delete_file", "c2", path=EVIL),
+            call("send_mail", "c3", to=EVIL, text=EVIL),
+        )
+    ]
+    with served(tmp_path, turns, hooks=hooks) as server, client(server, follow_redirects=True) as http:
+        body = {"message": EVIL, "session_id": EVIL, "user_id": EVIL, "organization_id": EVIL}
+        http.post("/invoke", json=body)
+        (run,) = finished(http)
+        records = http.get(f"/runs/{run['run_id']}").json()["steps_detail"]
+        pages = ["/ui/runs", f"/ui/runs/{run['run_id']}", "/ui/hooks", "/ui/coverage", "/ui/approvals"]
+        found = [one for step in records[0]["steps"] for one in step["records"]]
+        pages += [f"/ui/runs/{run['run_id']}?record={one['record_id']}" for one in found]
+        pages += [f"/ui/records/{one['record_id']}" for one in found]
+        for path in pages:
+            text, _ = read(http, path)
+            assert "<script>alert" not in text
+            assert "<img" not in text
+            assert "49" not in re.findall(r"'&amp;(.{2})", text)
+        assert "&lt;script&gt;" in read(http, pages[1])[0]
+        missing = http.get("/ui/runs/<script>alert(1)</script>", headers={"Accept": "text/html"})
+        assert missing.status_code == 404
+        assert "<script>alert" not in missing.text
+
+
+def test_a_waiting_call_is_approved_by_a_form_and_the_run_goes_on(tmp_path: Path) -> None:
+    turns = [calls(call("send_mail", to="a@b.c", text="hello")), "Sent it."]
+    with served(tmp_path, turns) as server, client(server, follow_redirects=True) as http:
+        run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        text, page = read(http, "/ui/approvals")
+        assert "wants to call" in text
+        assert "a@b.c" in text
+        (form,) = page.forms()
+        values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
+        shown = http.post(str(form["action"]), data={**values, "decision": "yes"})
+        assert shown.url.path == f"/ui/runs/{run_id}"
+        done = settled(lambda: [run for run in http.get("/runs").json()["runs"] if run["status"] == "completed"])
+        assert [run["run_id"] for run in done] == [run_id]
+        assert "Sent it." in read(http, f"/ui/runs/{run_id}")[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "headers"),
+    [
+        ({"csrf": "wrong"}, {}),
+        ({"csrf": ""}, {}),
+        ({}, {"Sec-Fetch-Site": "cross-site"}),
+        ({}, {"Sec-Fetch-Site": "same-site"}),
+        ({}, {"Origin": "https://evil.example"}),
+        ({}, {"Cookie": ""}),
+    ],
+)
+def test_a_form_of_another_site_approves_nothing(
+    tmp_path: Path, change: dict[str, str], headers: dict[str, str]
+) -> None:
+    with served(tmp_path, [calls(call("send_mail", to="a", text="b")), "never"]) as server, client(server) as http:
+        run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        _, page = read(http, "/ui/approvals")
+        values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
+        if "Cookie" in headers:
+            http.cookies.clear()
+            headers = {}
+        answer = http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes", **change}, headers=headers)
+        assert answer.status_code in (403, 422)
+        assert [one["run_id"] for one in http.get("/approvals").json()["runs"]] == [run_id]
+
+
+def test_a_problem_on_a_page_is_a_page_and_on_the_api_json(tmp_path: Path) -> None:
+    with served(tmp_path, []) as server, client(server) as http:
+        page = http.get("/ui/runs/none", headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "There is no such run." in page.text
+        assert http.get("/runs/none").json()["error"]["code"] == "not_found"
+        assert http.get("/nowhere").json()["error"]["code"] == "not_found"
+        assert http.put("/invoke").json()["error"]["code"] == "method_not_allowed"
+
+
+def test_static_files_are_the_unmodified_releases_with_their_licences(tmp_path: Path) -> None:
+    with served(tmp_path, []) as server, client(server) as http:
+        assert "htmx" in http.get("/ui/static/htmx.min.js").text[:200]
+        assert "Zero-Clause BSD" in http.get("/ui/static/htmx.LICENSE.txt").text
+        assert "defineExtension" in http.get("/ui/static/htmx-ext-sse.min.js").text
+        assert "Zero Clause" in http.get("/ui/static/htmx-ext-sse.LICENSE.txt").text
+        assert http.get("/ui/static/../templates/base.html").status_code == 404
+
+
+def test_the_pages_alone_show_a_store_that_others_write(tmp_path: Path) -> None:
+    with served(tmp_path, ["hello"]) as server, client(server) as http:
+        http.post("/invoke", json={"message": "x"})
+        (run,) = finished(http)
+    from starlette.testclient import TestClient
+
+    from agent_engine.server.app import create_app
+
+    app = create_app(None, records=f"sqlite:{tmp_path / 'records.db'}")
+    with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as http2:
+        assert run["run_id"][:12] in http2.get("/ui/runs").text
+        assert http2.get("/ui/hooks").status_code == 200
+        assert http2.post("/invoke", json={"message": "x"}).status_code == 404
