@@ -214,6 +214,14 @@ class HookInput(_Lending):
             slot.__set__(new, private_copy(slot.__get__(self)))
         return new
 
+    def _raw(self, names: Iterable[str]) -> dict[str, Any]:
+        """These fields as they stand here, nothing lent and nothing worked out; for whoever keeps copies."""
+        origin: Any = self
+        while (older := origin._from) is not None:
+            origin = older
+        slots, own = self._slots, self._changes
+        return {name: slots[name].__get__(self if name in own else origin) for name in names}
+
     def _set(self, name: str, value: object) -> None:
         """Assign a field, whatever the catalogue says of it; for the kernel alone."""
         _set(self, name, value)
