@@ -57,11 +57,16 @@ def digest(value: object) -> str:
         NoDigest: as for :func:`canonical`.
     """
     if not is_large(value):
-        return sha256(_whole(value).encode("ascii")).hexdigest()
+        return digest_small(value)
     hasher = sha256()
     for piece in pieces(value):
         hasher.update(piece.encode("ascii"))
     return hasher.hexdigest()
+
+
+def digest_small(value: object) -> str:
+    """The same for a value of which :func:`is_large` says that it is not, in one go."""
+    return sha256(_whole(value).encode("ascii")).hexdigest()
 
 
 def payload_form(event: str, payload: object, at_once: bool = False) -> Any:
@@ -76,7 +81,7 @@ def payload_form(event: str, payload: object, at_once: bool = False) -> Any:
         if at_once and not isinstance(payload, str):
             return None
         return {"event": event, "payload": payload if isinstance(payload, dict | list | str) else _plain(payload)}
-    form = {name: getattr(payload, name) for name in names}
+    form: dict[str, Any] = payload._raw(names)  # type: ignore[attr-defined]  # a HookInput, says _own_fields
     form["event"] = event
     return form
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent_engine.records.canonical import NoDigest, canonical, digest, is_large, payload_form
+from agent_engine.records.canonical import NoDigest, canonical, digest, digest_small, is_large, payload_form
 from agent_engine.records.facts import Fact, Payloads
 from agent_engine.records.journal import Entry, HookRan, RunClosed, RunOpened, StepClosed, StepOpened
 from agent_engine.records.settings import RecordSettings
@@ -20,8 +20,8 @@ from agent_engine.records.settings import RecordSettings
 if TYPE_CHECKING:
     from agent_engine.hooks.result import HookRun
 
-Taken: TypeAlias = Entry | tuple[str, tuple[Any, ...], Payloads]
-"""What waits in a queue: a fact as a plain tuple, or an entry that is still to become one."""
+Taken: TypeAlias = Entry | tuple[Any, ...]
+"""What waits in a queue: a fact as one flat tuple, its kind first, or an entry that is still to become one."""
 
 _AT_ONCE = 2_000
 """Characters (a container counts as 16) up to which a payload is digested where the entry is written."""
@@ -60,14 +60,16 @@ class FactMaker:
         """The fact where it is a matter of microseconds, else the entry itself, for ``make``."""
         if entry.__class__ is HookRan:
             run = entry.run
+            payload, found = self._last
             if run.before is None:
-                return "hook", _hook_values(entry, run, None, None, self._settings.reason), ()
-            if self._settings.capture:
-                return entry
+                return "hook", *_hook_values(entry, run, None, None, self._settings.reason)
+            if run.before is payload and run.after is payload and not self._settings.capture:
+                return "hook", *_hook_values(entry, run, found, found, self._settings.reason)
         try:
-            return self._fact(entry, at_once=True)
+            kind, values, _ = self._fact(entry, at_once=True)
         except _LaterError:
             return entry
+        return kind, *values
 
     def begin(self) -> None:
         """Forget the payloads of the batch before; their ids may stand for others now."""
@@ -76,7 +78,9 @@ class FactMaker:
 
     def make(self, taken: Taken) -> Fact:
         """The fact for what ``take`` gave."""
-        return Fact(*(taken if type(taken) is tuple else self._fact(taken, at_once=False)))  # type: ignore[arg-type]
+        if type(taken) is tuple:
+            return Fact(taken[0], taken[1:])
+        return Fact(*self._fact(taken, at_once=False))  # type: ignore[arg-type]  # what is no tuple is an entry
 
     def _fact(self, entry: Entry, *, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
         if isinstance(entry, HookRan):
@@ -136,13 +140,12 @@ class FactMaker:
             return None, ()
         if "payload" not in detail:
             return _json(detail), ()
-        safe = {key: value for key, value in detail.items() if key != "payload"}
+        safe, settings = dict(detail), self._settings
         payloads: list[tuple[str, str]] = []
-        for which, value in (detail["payload"] or {}).items():
-            event = _STEP_EVENTS.get((kind, which))
-            if event is not None and self._settings.captures(event):
-                payloads += self._stored(event, at_once, **{which: value})
-            if self._settings.digests:
+        for which, value in (safe.pop("payload") or {}).items():
+            if settings.capture and settings.captures(_STEP_EVENTS.get((kind, which), "")):
+                payloads += self._stored(_STEP_EVENTS[kind, which], at_once, **{which: value})
+            if settings.digests:
                 safe[f"{which}_digest"] = self._digest("", value, at_once)
         return _json(safe), payloads
 
@@ -154,7 +157,7 @@ class FactMaker:
         if at_once and (form is None or is_large(form, _AT_ONCE)):
             raise _LaterError
         try:
-            found: str | None = digest(form)
+            found: str | None = digest_small(form) if at_once else digest(form)
         except NoDigest:
             found = None
         if at_once:
