@@ -147,7 +147,7 @@ class Folding:
         """The payload with the changeable fields of ``edited``, a copy that a hook worked on and has given back."""
         if isinstance(payload, Context):
             found = {name: getattr(edited, name) for name in self.changes}
-            if all(value is getattr(payload, name) for name, value in found.items()):
+            if all(same(value, getattr(payload, name)) for name, value in found.items()):
                 return payload
             return payload._with(**found)
         for name in self.changes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -84,6 +85,22 @@ def close(steps: Coroutine[Any, Any, Any]) -> None:
     _undying.append(steps)
 
 
+class _Gate(asyncio.Future[None]):
+    """What a driven task waits for. It notes who cancelled the task.
+
+    A TaskGroup whose child fails while it is being left cancels its task and, before Python 3.13, never takes that
+    back. Seen from outside the hook that would look like a cancellation of the caller.
+    """
+
+    by_group = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        caller = sys._getframe(1)
+        if caller.f_globals.get("__name__") == "asyncio.taskgroups":
+            self.by_group = bool(getattr(caller.f_locals.get("self"), "_exiting", False))
+        return super().cancel(msg=msg)
+
+
 class _Driven:
     """The state of one drive: what is awaited, which timer runs, and who has asked for an end."""
 
@@ -95,6 +112,7 @@ class _Driven:
         "_certain",
         "_expired",
         "_gate",
+        "_groups",
         "_loop",
         "_outer",
         "_piece",
@@ -125,7 +143,8 @@ class _Driven:
         self._expired = False
         self._abandon = False
         self._signal: asyncio.CancelledError | None = None
-        self._gate: asyncio.Future[None] | None = None
+        self._gate: _Gate | None = None
+        self._groups = 0
         self._piece = -1
         self._alarms = alarms()
         self.due = math.inf
@@ -180,15 +199,19 @@ class _Driven:
         awaited._asyncio_future_blocking = False
         awaited.add_done_callback(self._wake)
         while not (awaited.done() or self._abandon):
-            self._gate = self._loop.create_future()
+            gate = self._gate = _Gate(loop=self._loop)
             try:
-                yield from self._gate
+                yield from gate
             except GeneratorExit:
                 awaited.remove_done_callback(self._wake)
                 self._steps.close()
                 raise
             except asyncio.CancelledError as cancelled:
-                self._cancelled(cancelled)
+                if gate.by_group:
+                    self._groups += 1
+                    self._signal = cancelled
+                else:
+                    self._cancelled(cancelled)
             if self._signal is not None and awaited.cancel():
                 self._signal = None  # it will be thrown by what is awaited
         self._gate = None
@@ -208,7 +231,7 @@ class _Driven:
             self._set(GRACE)
 
     def _uncancelled(self) -> bool:
-        return self._task is not None and self._task.cancelling() <= self._cancels
+        return self._task is not None and self._task.cancelling() <= self._cancels + self._groups
 
     def ring(self) -> None:
         """A limit has been reached: the hook's own, or the time it had to end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -49,12 +50,13 @@ class Stage:
             self._give_up(error)
             return list(self._entries[1:])
         try:
-            errand.deadline = self._deadline()
-            while not await errand.wait(max(errand.deadline - time.monotonic(), 0.0)):
+            while True:
+                errand.deadline, seconds = self._deadline()
+                if await errand.wait(seconds):
+                    break
                 if self._late():
                     errand.leave(overran=True)
                     break
-                errand.deadline = self._deadline()
         finally:
             with self._lock:
                 self._closed = True
@@ -89,8 +91,12 @@ class Stage:
         self._dispatch.settle(ran, value, error)
         return not self._dispatch.stopped
 
-    def _deadline(self) -> float:
-        return self._started + self._entries[max(self._next - 1, 0)].limit
+    def _deadline(self) -> tuple[float, float]:
+        """When the hook that is on is late, and for how long nothing can be late: one behind it may be on by then."""
+        on = max(self._next - 1, 0)
+        deadline = self._started + self._entries[on].limit
+        soonest = min([entry.limit for entry in self._entries[on + 1 :]], default=math.inf)
+        return deadline, max(min(deadline - time.monotonic(), soonest), 0.0)
 
     def _late(self) -> bool:
         """Whether the hook that is on is past its limit; then it has failed, and nobody listens to its thread."""

@@ -8,6 +8,7 @@ decision.
 from __future__ import annotations
 
 import contextvars
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,8 +16,8 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_engine.hooks.folding import Folding, copy_of
-from agent_engine.hooks.limits import TimedOut, drive
-from agent_engine.hooks.together import Edits, Job, run_together
+from agent_engine.hooks.limits import TimedOut, drive, within
+from agent_engine.hooks.together import Edits, Job, is_awaitable, run_together
 from agent_engine.hooks.workers import Errand, carry_back
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class Position:
         left = self.left()
         return left, self._limits[max(len(self._limits) - 1 - left, 0)]
 
+    def soonest(self) -> float:
+        """The shortest limit of the hooks behind the one that is on: one of them may be on by then."""
+        return min(self._limits[len(self._limits) - self.left() :], default=math.inf)
+
     def stop(self) -> None:
         """No hook after this one."""
         self._left = self.left()
@@ -155,25 +160,30 @@ async def relay(
         next(pending)
         return len(limits) - 1, None, error
     on = Position(pending, limits)
-    left = limits[0]
     done = patience.rewards(errand)
     while not done:
-        errand.deadline = one.started + left
-        try:
-            done = await errand.wait(left)
-        except BaseException:
-            on.stop()
-            raise
-        left = one.started + on.watch()[1] - time.monotonic()
-        if left <= 0 and not done:
+        errand.deadline = one.started + on.watch()[1]
+        left = errand.deadline - time.monotonic()
+        if left <= 0:
             on.stop()
             errand.leave(overran=True)
             return on.left(), None, TimedOut()
+        try:
+            done = await errand.wait(min(left, on.soonest()))
+        except BaseException:
+            on.stop()
+            raise
     carry_back(context, before)
     if errand.error is not None:
         return on.left(), None, errand.error
+    value: Any = one.said
+    late: BaseException | None = None
+    if is_awaitable(value):
+        value, late = await within(value, on.watch()[1])
     folding.take_over(payload, worked_on)
-    return None if one.said is None else (on.left(), one.said, None)
+    if one.said is None:
+        return None
+    return on.left(), payload if value is worked_on else value, late
 
 
 class _Relay:

@@ -202,6 +202,7 @@ class _Threads:
             if job.error is None and is_awaitable(job.value):
                 assert job._context is not None
                 job.value, job.error = await in_context(job._context, _finish(job.value, job.limit))
+                job.ended()
 
     def _start(self, threads: int) -> None:
         try:
@@ -233,10 +234,11 @@ class _Threads:
                 job.ended()
 
     def _nearest(self) -> float:
-        """Seconds until the first limit of those that are on."""
+        """For how many seconds nothing can be late; what has not been begun may be at any moment."""
+        now = time.monotonic()
         with self._lock:
-            limits = [job._begun + job.limit for job in self._jobs if job._begun is not None and not job.settled]
-        return max(min(limits, default=math.inf) - time.monotonic(), 0.0)
+            left = [(job._begun or now) + job.limit - now for job in self._jobs if not job.settled]
+        return max(min(left, default=math.inf), 0.0)
 
     def _expire(self) -> None:
         """Every job past its limit has failed, and nobody listens to its thread any more."""

@@ -1,0 +1,80 @@
+"""One way to write a hook for all the ways it can run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.registry import HookRegistry
+from agent_engine.hooks.result import Verdict
+from agent_engine.hooks.scope import HookScope
+from agent_engine.hooks.site import Site
+
+KINDS = ("inline", "worker", "async", "suspending", "mixed")
+"""How a hook runs. A mixed one returns a coroutine from a plain function."""
+
+Func = Callable[[Any], Any]
+
+
+class Kernel:
+    """A registry, and dispatches through it as a door makes them."""
+
+    def __init__(self) -> None:
+        self.registry = HookRegistry()
+        self.scope = HookScope(self.registry, with_default=False)
+
+    def add(self, event: HookEvent | str, func: Func, kind: str = "inline", **keywords: Any) -> str:
+        """Register a plain function so that it runs as a hook of ``kind``."""
+        keywords.setdefault("name", getattr(func, "__name__", "hook"))
+
+        async def at_once(payload: Any) -> Any:
+            return func(payload)
+
+        async def later(payload: Any) -> Any:
+            await asyncio.sleep(0)
+            value = func(payload)
+            await asyncio.sleep(0)
+            return value
+
+        hooks: dict[str, Func] = {"async": at_once, "suspending": later, "mixed": lambda payload: later(payload)}
+        inline = kind == "inline"
+        return self.registry.register_function(event, hooks.get(kind, func), inline=inline, **keywords)
+
+    async def dispatch(
+        self, event: HookEvent, payload: Any, site: Site | None = None, target: str | None = None
+    ) -> Verdict:
+        """The verdict on one payload."""
+        plan = self.scope.plan(event, target)
+        assert plan is not None, "nobody listens"
+        return await plan.dispatch(payload, site or Site())
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[True, False], ids=["sequential", "parallel"])
+def sequential(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait for something that another thread does; fails after ten seconds."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    return wait

@@ -1,0 +1,386 @@
+"""One hook on the loop: its limit, its caller's cancellation, and which of the two it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from agent_engine.hooks import limits
+from agent_engine.hooks.limits import TimedOut, within
+
+VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GRACE", 0.05)
+
+
+async def stubborn() -> None:
+    """Never ends by being cancelled."""
+    while True:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            continue
+
+
+async def test_what_is_returned_and_what_is_raised_are_both_outcomes() -> None:
+    async def returns() -> int:
+        return 3
+
+    async def suspends() -> int:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        return 4
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("x")
+
+    assert await within(returns(), 1) == (3, None)
+    assert await within(suspends(), 1) == (4, None)
+    assert await within(suspends(), None) == (4, None)
+    value, error = await within(fails(), 1)
+    assert value is None
+    assert isinstance(error, KeyError)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, GeneratorExit, StopAsyncIteration])
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_a_hook_that_raises_anything_at_all_has_an_outcome(kind: type[BaseException], suspended: bool) -> None:
+    async def fails() -> None:
+        if suspended:
+            await asyncio.sleep(0)
+        raise kind
+
+    _, error = await within(fails(), 1)
+    assert isinstance(error, kind)
+
+
+async def test_any_awaitable_will_do() -> None:
+    class Awaitable:
+        def __await__(self) -> Generator[Any, None, str]:
+            yield from asyncio.sleep(0).__await__()
+            return "awaited"
+
+    assert await within(Awaitable(), 1) == ("awaited", None)
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, 5)
+    assert await within(future, 1) == (5, None)
+
+
+async def test_at_the_limit_the_hook_is_cancelled_and_has_timed_out() -> None:
+    ended: list[str] = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("cleaned up")
+
+    value, error = await within(slow(), 0.01)
+    assert isinstance(error, TimedOut)
+    assert ended == ["cleaned up"]
+    assert value is None
+
+
+async def test_a_hook_that_answers_after_its_limit_is_late_all_the_same() -> None:
+    async def late() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.001)
+        return "allow"
+
+    assert isinstance((await within(late(), 0.01))[1], TimedOut)
+
+
+async def test_a_hook_that_never_waits_for_anything_real_is_ended_too() -> None:
+    async def spins() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    assert isinstance((await within(spins(), 0.02))[1], TimedOut)
+
+
+async def test_a_hook_that_ignores_its_cancellation_is_closed_where_it_stands() -> None:
+    closed: list[str] = []
+
+    async def hook() -> None:
+        try:
+            await stubborn()
+        finally:
+            closed.append("closed")
+
+    before = asyncio.all_tasks()
+    async with asyncio.timeout(5):
+        assert isinstance((await within(hook(), 0.01))[1], TimedOut)
+    assert closed == ["closed"]
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_hook_that_waits_even_while_it_is_closed_does_not_hold_its_caller() -> None:
+    async def hook() -> None:
+        while True:
+            try:
+                await asyncio.sleep(30)
+            except BaseException:  # noqa: BLE001 - the worst hook there can be
+                continue
+
+    kept = len(limits._undying)
+    async with asyncio.timeout(5):
+        assert isinstance((await within(hook(), 0.01))[1], TimedOut)
+    assert len(limits._undying) == kept + 1
+
+
+async def test_what_the_hook_waits_for_cannot_hold_its_caller_either() -> None:
+    inner: list[asyncio.Task[None]] = []
+
+    async def hook() -> None:
+        inner.append(asyncio.create_task(stubborn()))
+        await inner[0]
+
+    async with asyncio.timeout(5):
+        assert isinstance((await within(hook(), 0.01))[1], TimedOut)
+    coroutine = inner[0].get_coro()
+    assert coroutine is not None
+    coroutine.close()
+    inner[0].cancel()
+    await asyncio.wait(inner)
+
+
+async def test_the_cancellation_of_the_caller_passes_through() -> None:
+    ended: list[str] = []
+    began = asyncio.Event()
+
+    async def hook() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cleaned up")
+
+    task = asyncio.create_task(_awaiting(lambda: within(hook(), 30)))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert ended == ["cleaned up"]
+
+
+async def test_a_hook_cannot_swallow_the_cancellation_of_its_caller() -> None:
+    began = asyncio.Event()
+
+    async def hook() -> str:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "allow"
+
+    task = asyncio.create_task(_awaiting(lambda: within(hook(), 30)))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_hook_that_ignores_the_cancellation_of_its_caller_is_closed() -> None:
+    task = asyncio.create_task(_awaiting(lambda: within(stubborn(), 30)))
+    await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_cancellation_that_was_asked_for_before_the_hook_began_counts() -> None:
+    async def hook() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            return "allow"
+        return "never"
+
+    async def caller() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await within(hook(), 30)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(caller())
+
+
+async def test_a_time_limit_around_the_dispatch_is_not_taken_for_the_hooks() -> None:
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.01):
+            await within(asyncio.sleep(30), 30)
+    assert not isinstance(caught.value, TimedOut)
+
+
+async def test_the_limit_of_the_hook_leaves_a_longer_one_around_it_alone() -> None:
+    async with asyncio.timeout(10):
+        assert isinstance((await within(asyncio.sleep(30), 0.01))[1], TimedOut)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
+
+
+async def test_a_time_limit_inside_the_hook_works_and_it_may_go_on() -> None:
+    async def hook() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            await asyncio.sleep(limits.GRACE * 2)  # longer than a cancelled hook would have
+            return "fell back"
+        return "never"
+
+    assert await within(hook(), 10) == ("fell back", None)
+
+
+async def test_the_limit_counts_on_after_a_time_limit_inside_the_hook() -> None:
+    async def hook() -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            await asyncio.sleep(30)
+
+    async with asyncio.timeout(5):
+        assert isinstance((await within(hook(), 0.05))[1], TimedOut)
+
+
+async def test_a_task_group_inside_the_hook_works() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("child")
+
+    async def hook() -> str:
+        said = "never"
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+                group.create_task(asyncio.sleep(30))
+        except* KeyError:
+            said = "one child failed"
+        return said
+
+    assert await within(hook(), 10) == ("one child failed", None)
+
+
+async def test_something_the_hook_waits_for_is_cancelled_by_somebody_else() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def hook() -> None:
+        await future
+
+    asyncio.get_running_loop().call_soon(future.cancel)
+    _, error = await within(hook(), 10)
+    assert isinstance(error, asyncio.CancelledError)
+
+
+async def test_a_future_of_another_loop_is_a_failure_and_not_a_hang() -> None:
+    other = asyncio.new_event_loop()
+    try:
+        future = other.create_future()
+
+        async def hook() -> None:
+            await future
+
+        _, error = await within(hook(), 10)
+        assert isinstance(error, RuntimeError)
+    finally:
+        other.close()
+
+
+async def test_a_hook_that_waits_for_its_own_task_has_failed() -> None:
+    async def hook() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        await task
+
+    _, error = await within(hook(), 10)
+    assert isinstance(error, RuntimeError)
+
+
+async def test_what_the_hook_sets_is_seen_by_its_caller() -> None:
+    async def hook() -> None:
+        VARIABLE.set(1)
+        await asyncio.sleep(0.001)
+        VARIABLE.set(VARIABLE.get() + 1)
+
+    await within(hook(), 10)
+    assert VARIABLE.get() == 2
+
+
+async def test_the_hook_runs_in_the_task_of_its_caller() -> None:
+    async def hook() -> object:
+        await asyncio.sleep(0.001)
+        return asyncio.current_task()
+
+    assert (await within(hook(), 10))[0] is asyncio.current_task()
+
+
+async def test_an_interrupt_of_the_program_is_no_outcome() -> None:
+    async def at_once() -> None:
+        raise KeyboardInterrupt
+
+    async def later() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        within(at_once(), 1).send(None)  # driven by hand: a loop would end
+    driven: Any = within(_after_a_yield(later), 1)
+    driven.send(None)
+    with pytest.raises(KeyboardInterrupt):
+        driven.send(None)
+
+
+async def test_closing_the_caller_closes_the_hook() -> None:
+    closed: list[str] = []
+
+    async def hook() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            closed.append("closed")
+
+    for work in (hook, lambda: _after_a_yield(hook)):
+        driven: Any = within(work(), 10)
+        driven.send(None)
+        driven.close()
+    assert closed == ["closed"]
+
+
+async def test_limits_of_many_hooks_ring_at_their_own_times() -> None:
+    began = time.monotonic()
+
+    async def one(limit: float) -> float:
+        await within(asyncio.sleep(30), limit)
+        return time.monotonic() - began
+
+    wanted = [0.2, 0.05, 0.1, 0.15]
+    got = await asyncio.gather(*map(one, wanted))
+    assert [limit for _, limit in sorted(zip(got, wanted, strict=True))] == sorted(wanted)
+    assert all(seconds >= limit - 0.01 for seconds, limit in zip(got, wanted, strict=True))
+
+
+async def _awaiting(make: Callable[[], Any]) -> Any:
+    return await make()
+
+
+async def _after_a_yield(work: Callable[[], Any]) -> Any:
+    await asyncio.sleep(0)
+    return await work()
