@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from agent_engine.runtime.given_hooks import GivenHooks
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.node import Node
+    from agent_engine.runtime.outcome import ToolOutcome
     from agent_engine.runtime.result import RunEvent, RunResult
-    from agent_engine.runtime.tool_call import ToolOutcome
     from agent_engine.runtime.turn_queue import TurnQueue
     from agent_engine.tools.base import Tool
 

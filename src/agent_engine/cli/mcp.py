@@ -150,7 +150,7 @@ async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any
 
 
 def _show_result(result: Any) -> int:
-    from agent_engine.runtime.tool_call import ToolOutcome
+    from agent_engine.runtime.outcome import ToolOutcome
     from agent_engine.tools.result import text_of
 
     if not isinstance(result, ToolOutcome):

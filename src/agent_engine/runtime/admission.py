@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from agent_engine.hooks.errors import RunBlocked
 from agent_engine.hooks.events import HookEvent
+from agent_engine.runtime.delegate import AgentTool
+from agent_engine.runtime.outcome import ToolOutcome
 from agent_engine.runtime.tool_gates import blocked_text
 from agent_engine.runtime.waiting import digest_of
 from agent_engine.tools.result import error_for_model
@@ -13,7 +15,6 @@ from agent_engine.tools.result import error_for_model
 if TYPE_CHECKING:
     from agent_engine.models.base import ToolCall
     from agent_engine.runtime.limits import Limits
-    from agent_engine.runtime.tool_call import ToolOutcome
     from agent_engine.runtime.turn import Turn
     from agent_engine.tools.base import Tool
 
@@ -23,8 +24,6 @@ REFUSALS = 3
 
 def admit(turn: Turn, call: ToolCall, tool: Tool | None, offered: frozenset[str]) -> ToolOutcome | None:
     """None for a call that may go to the door, and counts it; otherwise the outcome in its place."""
-    from agent_engine.runtime.tool_call import ToolOutcome
-
     if tool is None:
         known = ", ".join(sorted(offered)) or "none"
         text = error_for_model(f"There is no tool '{call.name}'. Tools: {known}.")
@@ -64,8 +63,6 @@ def count_refusal(turn: Turn, call: ToolCall, hook: str | None, reason: str | No
 
 def _limit_reached(turn: Turn, tool: Tool) -> str | None:
     """Which limit this call would pass. A call of another agent counts as that, and not as a tool call."""
-    from agent_engine.runtime.delegate import AgentTool
-
     state = turn.state
     whole: Limits = state.limits
     own: Limits | None = turn.node.limits if turn.depth else None
@@ -86,8 +83,6 @@ def _over(bound: int | None, count: int, what: str) -> str | None:
 
 
 def _count(turn: Turn, tool: Tool) -> None:
-    from agent_engine.runtime.delegate import AgentTool
-
     state, name = turn.state, turn.node.name
     if isinstance(tool, AgentTool):
         state.child_calls += 1

@@ -8,6 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_engine.hooks.errors import LimitReached, RunBlocked
+from agent_engine.runtime.heard import dispatch_heard
+
 if TYPE_CHECKING:
     from agent_engine.hooks.plan import Plan
     from agent_engine.hooks.result import Verdict
@@ -22,8 +25,6 @@ _GRACE_SECONDS = 0.2
 
 def status_of(step: Step, error: BaseException) -> ClosingStatus:
     """The status that a closing event has when ``error`` ended its step."""
-    from agent_engine.hooks.errors import LimitReached, RunBlocked
-
     if isinstance(error, asyncio.CancelledError):
         return "timed_out" if any(timer.expired() for timer in step.timers) else "cancelled"
     if isinstance(error, RunBlocked):
@@ -44,8 +45,6 @@ async def dispatch_closing(step: Step, plan: Plan, payload: Any) -> Verdict:
     one still hear the event, so that whoever saw a step begin sees it end."""
     if len(plan.entries) == 1:
         return await plan.dispatch(payload, step.site)
-    from agent_engine.runtime.heard import dispatch_heard
-
     state = step.state
 
     async def rest(others: Plan) -> None:

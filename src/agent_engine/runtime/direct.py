@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.models.base import ToolCall
-from agent_engine.runtime.tool_call import ToolOutcome, call_tool
+from agent_engine.runtime.outcome import ToolOutcome
+from agent_engine.runtime.tool_call import call_tool
 from agent_engine.runtime.toolset import exists
 from agent_engine.runtime.turn import Turn
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.errors import RunBlocked, RunCancelled
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.managed import RunEndContext
 from agent_engine.runtime.closing import close_step, dispatch_closing
 from agent_engine.runtime.reporting import error_type_of, notify, report_error
 from agent_engine.runtime.result import RunResult
@@ -58,8 +59,6 @@ class Ending:
         state, step = self.state, self._step()
         plan = step.plan(HookEvent.ON_RUN_END)
         if plan is not None:
-            from agent_engine.hooks.managed import RunEndContext
-
             payload = RunEndContext(
                 run_id=state.run_id,
                 system_name=state.host.system_name,

@@ -12,8 +12,8 @@ from agent_engine.tools.result import plain
 
 if TYPE_CHECKING:
     from agent_engine.hooks.managed import RunContext
+    from agent_engine.runtime.outcome import ToolOutcome
     from agent_engine.runtime.state import RunState
-    from agent_engine.runtime.tool_call import ToolOutcome
     from agent_engine.runtime.turn import Turn
 
 VERSION = 1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.payloads import ModelFallbackInput
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
 from agent_engine.runtime.closing import checkpoint, close_step, status_of
@@ -80,8 +81,6 @@ async def _fall_back(turn: Turn, failed: Model, error: Exception) -> None:
     plan = turn.step.plan(HookEvent.MODEL_FALLBACK, model.name)
     if plan is None:
         return
-    from agent_engine.hooks.payloads import ModelFallbackInput
-
     payload = ModelFallbackInput(
         **turn.step.base(),
         from_model=failed.name,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.payloads import AfterLLMInput, BeforeLLMInput, BeforeToolDefinitionsInput, private_copy
 from agent_engine.models.base import Message, ModelResponse, ToolDefinition, Usage
 from agent_engine.runtime.closing import dispatch_closing
 from agent_engine.runtime.step import refuses
@@ -69,8 +70,6 @@ class ModelHooks:
         """before_tool_definitions: what the model is offered in this call. Refused: no tools."""
         plan = self.step.plan(HookEvent.BEFORE_TOOL_DEFINITIONS, self.model.name)
         if plan is not None:
-            from agent_engine.hooks.payloads import BeforeToolDefinitionsInput
-
             payload = BeforeToolDefinitionsInput(
                 **self.step.base(),
                 tool_definitions=shown_definitions(definitions),
@@ -100,8 +99,6 @@ class ModelHooks:
         self._passes += 1
         plan = self.step.plan(HookEvent.BEFORE_LLM, self.model.name)
         if plan is not None:
-            from agent_engine.hooks.payloads import BeforeLLMInput, private_copy
-
             payload = BeforeLLMInput(
                 **self.step.base(),
                 messages=private_copy(list(self.messages)),
@@ -242,7 +239,6 @@ class ModelHooks:
             await dispatch_closing(self.step, plan, self._after("", (), status, error_type))
 
     def _after(self, text: str, calls: Sequence[ToolCall], status: str, error_type: str | None) -> Any:
-        from agent_engine.hooks.payloads import AfterLLMInput, private_copy
         from agent_engine.runtime.adapters import shown_calls
 
         return AfterLLMInput(
@@ -266,8 +262,6 @@ class ModelHooks:
 
 def shown_definitions(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Tool definitions as hooks and middleware see them; the copies are theirs."""
-    from agent_engine.hooks.payloads import private_copy
-
     return [
         {"name": one.name, "description": one.description, "parameters": private_copy(one.parameters)}
         for one in definitions

@@ -12,6 +12,7 @@ from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import RUN_CONTEXT, RunContext
+from agent_engine.hooks.payloads import UserPromptSubmitInput
 from agent_engine.runtime.content import text_of_message, with_text
 from agent_engine.runtime.ending import Ending
 from agent_engine.runtime.result import RunResult
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from agent_engine.runtime.approvals import Decision
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.node import Node
+    from agent_engine.runtime.outcome import ToolOutcome
     from agent_engine.runtime.result import RunEvent
-    from agent_engine.runtime.tool_call import ToolOutcome
 
 Emit = Callable[["RunEvent"], None]
 T = TypeVar("T")
@@ -229,8 +230,6 @@ async def _submit(state: RunState, root: Node, prompt: str) -> tuple[str, tuple[
     plan = step.plan(HookEvent.USER_PROMPT_SUBMIT)
     if plan is None:
         return prompt, ()
-    from agent_engine.hooks.payloads import UserPromptSubmitInput
-
     verdict = await plan.dispatch(UserPromptSubmitInput(**step.base(), prompt=prompt), step.site)
     if refuses(verdict):
         blocked = RunBlocked(HookEvent.USER_PROMPT_SUBMIT, verdict.hook, verdict.public_reason)

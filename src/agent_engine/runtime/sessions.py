@@ -6,9 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.payloads import SessionEndInput, SessionPersistFailedInput, SessionStartInput, private_copy
 from agent_engine.memory.store import ConversationKey
 from agent_engine.runtime.step import Step
 
@@ -188,8 +191,6 @@ async def _session_start(state: RunState, source: str) -> None:
     plan = step.plan(HookEvent.SESSION_START)
     if plan is None:
         return
-    from agent_engine.hooks.payloads import SessionStartInput
-
     payload = SessionStartInput(**step.base(), source=source, session_name=state.session_id or None)
     await _alone(step, plan, payload)
 
@@ -199,18 +200,12 @@ async def _session_end(state: RunState, session: Session, reason: str) -> None:
     plan = step.plan(HookEvent.SESSION_END)
     if plan is None:
         return
-    from agent_engine.hooks.payloads import SessionEndInput
-
     payload = SessionEndInput(**step.base(), reason=reason, total_turns=session.turns, total_tokens=session.tokens)
     await _alone(step, plan, payload)
 
 
 async def _alone(step: Step, plan: Any, payload: Any) -> None:
     """A dispatch that is a step of its own: what its hooks set in context variables stays with them."""
-    from contextvars import copy_context
-
-    from agent_engine.hooks.callbacks import in_context
-
     await step.open()
     status = "error"
     try:
@@ -230,8 +225,6 @@ async def _persist_failed(state: RunState, messages: Sequence[Message], failure:
     plan = step.plan(HookEvent.SESSION_PERSIST_FAILED)
     if plan is None:
         return
-    from agent_engine.hooks.payloads import SessionPersistFailedInput, private_copy
-
     last = messages[-1] if messages else {}
     payload = SessionPersistFailedInput(
         **step.base(),

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.models.base import Usage
+from agent_engine.runtime.result import EventType, RunEvent, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from agent_engine.records.journal import Journal
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.limits import Limits
-    from agent_engine.runtime.result import EventType, RunEvent, RunResult
     from agent_engine.runtime.sessions import Session
 
 CLOSING_SECONDS = 5.0
@@ -137,8 +137,6 @@ class RunState:
     def tell(self, kind: EventType, result: RunResult | None = None, /, **data: Any) -> None:
         """Hand an event to the stream, where there is one."""
         if self.emit is not None:
-            from agent_engine.runtime.result import RunEvent
-
             self.emit(RunEvent(kind, self.run_id, data, result))
 
     def _sink(self) -> Callable[[Site, HookRun], None]:

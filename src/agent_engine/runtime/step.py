@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks.scope import HookScope, Site
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from agent_engine.hooks.events import HookEvent
     from agent_engine.hooks.plan import Plan
     from agent_engine.hooks.result import Verdict
-    from agent_engine.hooks.scope import HookScope, Site
     from agent_engine.records.journal import Outcome, StepKind
     from agent_engine.runtime.state import RunState
 
@@ -137,8 +138,6 @@ class Step:
         return site
 
     def _new_site(self) -> Site:
-        from agent_engine.hooks.scope import Site
-
         state = self.state
         site = Site(
             run_context=state.run_context,

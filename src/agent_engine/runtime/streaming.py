@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent_engine.hooks.errors import RunBlocked
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.payloads import OnLLMDeltaInput
 from agent_engine.runtime.step import refuses
 
 if TYPE_CHECKING:
@@ -125,8 +126,6 @@ class TextWindow:
         self.fed = False
 
     async def _ask(self, plan: Plan, *, final: bool) -> None:
-        from agent_engine.hooks.payloads import OnLLMDeltaInput
-
         payload = OnLLMDeltaInput(**self._step.base(), text=self._pending, index=self._index, final=final)
         self._index += 1
         verdict = await plan.dispatch(payload, self._step.site)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import in_context
-from agent_engine.runtime.tool_call import ToolOutcome, call_tool
+from agent_engine.runtime.outcome import ToolOutcome
+from agent_engine.runtime.tool_call import call_tool
 
 if TYPE_CHECKING:
     from agent_engine.models.base import ToolCall

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
@@ -18,6 +17,7 @@ from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_refusal
 from agent_engine.runtime.calling import CALLING
 from agent_engine.runtime.closing import close_step, status_of
+from agent_engine.runtime.outcome import Status, ToolCancelled, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of
 from agent_engine.runtime.step import Step
 from agent_engine.runtime.tool_gates import Gates, Refused
@@ -32,43 +32,6 @@ if TYPE_CHECKING:
     from agent_engine.runtime.state import RunState
     from agent_engine.runtime.turn import Turn
     from agent_engine.tools.base import Tool
-
-Status = Literal["ok", "error", "denied", "cancelled", "timed_out", "waiting"]
-
-
-@dataclass(slots=True)
-class ToolOutcome:
-    """What came of one tool call.
-
-    Args:
-        status: how it ended.
-        text: what the model reads.
-        value: the result after every hook, the tool's own object where nobody changed it; None where there is none.
-        error_type: the exception's type name where it failed.
-        refused_by: the hook that refused it, where one did.
-        reason: the reason that hook gave on purpose.
-        error: the exception that the body raised.
-        waiting: where it stopped for a person.
-        over_limit: it was refused because a limit on calls was reached.
-        handed_over: it handed the conversation over, and ``text`` is the answer.
-        blocked: it was refused once too often: what ends the turn.
-        kind: "declined" where a person said no, "withheld" where the result was refused; for the journal.
-        detail: what the journal keeps of it.
-    """
-
-    status: Status
-    text: str
-    value: Any = None
-    error_type: str | None = None
-    refused_by: str | None = None
-    reason: str | None = None
-    error: BaseException | None = None
-    waiting: Waiting | None = None
-    over_limit: bool = False
-    handed_over: bool = False
-    blocked: RunBlocked | None = None
-    kind: Outcome | None = None
-    detail: dict[str, Any] | None = None
 
 
 async def call_tool(
@@ -105,8 +68,6 @@ def _asked(state: RunState, call: ToolCall) -> dict[str, Any]:
     """The arguments as the model sent them, for a journal that wants payloads."""
     if not state.wants_payloads:
         return {}
-    from agent_engine.hooks.payloads import private_copy
-
     return {"payload": {"asked": private_copy(call.arguments)}}
 
 
@@ -385,10 +346,6 @@ class ToolPassage:
             return ToolResponse(self.tool.name, outcome.value, None, request.context)
         self.error = outcome.error
         return ToolResponse(self.tool.name, None, outcome.text, request.context)
-
-
-class ToolCancelled(ToolError):
-    """A body that was cancelled from inside, not by its run."""
 
 
 def error_text(error: BaseException) -> str:

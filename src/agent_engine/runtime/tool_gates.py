@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.events import HookEvent
-from agent_engine.runtime.approvals import Reply, ToolApproval, consult
+from agent_engine.hooks.managed import ToolRequestContext
+from agent_engine.hooks.payloads import BeforeToolInput, private_copy
+from agent_engine.runtime.approvals import Reply, ToolApproval, consult, grant_of
 from agent_engine.runtime.step import refuses
 from agent_engine.runtime.waiting import Waiting, digest_of
 from agent_engine.tools.base import ArgumentsInvalid
@@ -143,10 +145,11 @@ class Gates:
         if plan is None:
             self._use(arguments)
             return None
-        from agent_engine.hooks.payloads import BeforeToolInput, private_copy
-
+        state = self.turn.state
         payload = BeforeToolInput(
-            **self.step.base(),
+            session_id=state.session_id,
+            agent_name=self.turn.node.name,
+            run_id=state.run_id,
             call_id=self.call.id,
             tool_name=self.tool.name,
             tool_input=private_copy(arguments),
@@ -163,8 +166,6 @@ class Gates:
     async def _before_tool_call(self) -> None:
         plan = self.step.plan(HookEvent.BEFORE_TOOL_CALL, self.target, self.tool.server_id)
         if plan is not None:
-            from agent_engine.hooks.managed import ToolRequestContext
-
             payload = ToolRequestContext(
                 agent_id=self.turn.node.name,
                 tool_name=self.tool.name,
@@ -221,8 +222,6 @@ class Gates:
         if word is None:
             raise Waiting((ask,), self._frame_of(ask))
         if word == "session" and state.session is not None:
-            from agent_engine.runtime.approvals import grant_of
-
             state.session.grants.add(grant_of(ask))
         await self._lifted(Reply("no" if word == "no" else "yes", "approver", ask.arguments))
         self.passed_tool = True

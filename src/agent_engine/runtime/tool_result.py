@@ -7,7 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.managed import ToolCallContext, ToolResultContext
+from agent_engine.hooks.payloads import AfterToolInput, private_copy
 from agent_engine.runtime.closing import dispatch_closing, in_turn, status_of
+from agent_engine.runtime.outcome import ToolCancelled, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import refuses
 from agent_engine.runtime.tool_gates import withheld_text
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from agent_engine.hooks.result import Verdict
     from agent_engine.models.base import ToolCall
     from agent_engine.runtime.step import Step
-    from agent_engine.runtime.tool_call import ToolOutcome
     from agent_engine.runtime.tool_gates import Gates
     from agent_engine.runtime.turn import Turn
     from agent_engine.tools.base import Tool
@@ -62,8 +64,6 @@ class ResultHooks:
 
     async def returned(self, value: Any) -> ToolOutcome:
         """The body, or a wrapper in its place, returned ``value``."""
-        from agent_engine.runtime.tool_call import ToolOutcome
-
         self._clock()
         self._body_returned = True
         value, stopped = await self._transform(value)
@@ -91,8 +91,6 @@ class ResultHooks:
 
     async def failed(self, error: BaseException | None, text: str) -> ToolOutcome:
         """The body raised, or a wrapper answered with an error."""
-        from agent_engine.runtime.tool_call import ToolCancelled, ToolOutcome
-
         self._clock()
         self._used()
         self._error_type = error_type_of(error) if error is not None else "ToolError"
@@ -151,8 +149,6 @@ class ResultHooks:
         plan = self.step.plan(HookEvent.TRANSFORM_TOOL_RESULT, self.gates.target, self.tool.server_id)
         if plan is None:
             return value, None
-        from agent_engine.hooks.managed import ToolResultContext
-
         text = text_of(value)
         payload = ToolResultContext(
             agent_id=self.turn.node.name,
@@ -174,8 +170,6 @@ class ResultHooks:
         plan = self.step.plan(HookEvent.AFTER_TOOL, self.gates.target, self.tool.server_id)
         if plan is None:
             return None
-        from agent_engine.hooks.payloads import AfterToolInput, private_copy
-
         payload = AfterToolInput(
             **self.step.base(),
             call_id=self.call.id,
@@ -200,8 +194,6 @@ class ResultHooks:
         plan = self.step.plan(event, self.gates.target, self.tool.server_id)
         if plan is None:
             return None
-        from agent_engine.hooks.managed import ToolCallContext
-
         failed = self._error_type is not None
         payload = ToolCallContext(
             agent_id=self.turn.node.name,

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.payloads import AfterAgentInput, BeforeAgentInput, private_copy
 from agent_engine.models.messages import assistant_from
 from agent_engine.models.messages import tool as tool_message
 from agent_engine.runtime.closing import checkpoint, close_step, dispatch_closing, status_of
+from agent_engine.runtime.compaction import shortened
+from agent_engine.runtime.content import text_of_message, with_text
 from agent_engine.runtime.model_call import call_model
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import Step, refuses
@@ -20,13 +24,12 @@ from agent_engine.runtime.toolset import Toolset, toolset_of
 from agent_engine.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
-    from agent_engine.hooks.errors import RunBlocked
     from agent_engine.hooks.scope import HookScope
     from agent_engine.models.base import Message, ToolCall
     from agent_engine.runtime.model_call import ModelAnswer
     from agent_engine.runtime.node import Node
+    from agent_engine.runtime.outcome import ToolOutcome
     from agent_engine.runtime.state import RunState
-    from agent_engine.runtime.tool_call import ToolOutcome
 
 
 @dataclass(slots=True)
@@ -73,8 +76,6 @@ async def run_node(
 
 
 async def _within(timer: asyncio.Timeout, turn: Turn, message: Any, frame: dict[str, Any] | None) -> Answer:
-    from agent_engine.hooks.errors import LimitReached
-
     try:
         async with timer:
             return await turn.run(message, (), (), frame)
@@ -186,8 +187,6 @@ class Turn:
     # The beginning of a turn
 
     async def _begin(self, message: Any, history: Sequence[Message], notes: Sequence[str]) -> None:
-        from agent_engine.runtime.content import text_of_message, with_text
-
         node, state = self.node, self.state
         prompt = given = text_of_message(message)
         self.system = await self._system_text()
@@ -196,8 +195,6 @@ class Turn:
         prompt, own_notes = await self._before_agent(prompt, history)
         self.prompt = prompt
         if self.depth == 0:
-            from agent_engine.runtime.compaction import shortened
-
             history = await shortened(self, history)
         messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         messages += history
@@ -220,8 +217,6 @@ class Turn:
         if plan is None:
             self.under_way = True
             return prompt, ()
-        from agent_engine.hooks.payloads import BeforeAgentInput, private_copy
-
         payload = BeforeAgentInput(
             **self.step.base(),
             prompt=prompt,
@@ -353,8 +348,6 @@ class Turn:
             await dispatch_closing(self.step, plan, payload)
 
     def _after_agent(self, status: str, response: str, error_type: str | None, *, fired: bool) -> Any:
-        from agent_engine.hooks.payloads import AfterAgentInput
-
         self.under_way = not fired
         return AfterAgentInput(
             **self.step.base(),
@@ -368,6 +361,4 @@ class Turn:
         )
 
     def blocked(self, event: HookEvent, hook: str | None, reason: str | None) -> RunBlocked:
-        from agent_engine.hooks.errors import RunBlocked
-
         return RunBlocked(event, hook, reason)
