@@ -130,6 +130,8 @@ def _show(found: list[dict[str, Any]]) -> None:
 
 async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any) -> int:
     from agent_engine.runtime.engine import Engine
+    from agent_engine.runtime.run import call_tool_directly
+    from agent_engine.tools.result import text_of
 
     async with Engine.from_yaml(config) as engine:
         clients: McpClients | None = engine.built.clients
@@ -142,22 +144,15 @@ async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any
         if name not in known:
             typer.echo(f"There is no MCP tool {name!r}; `agentctl mcp list` shows what there is.", err=True)
             return USAGE
+        built = engine.built
         try:
-            result = await engine.call_tool(known[name], arguments, context=context)
+            outcome = await call_tool_directly(built.root, known[name], arguments, host=built.host, context=context)
         except Exception as error:  # noqa: BLE001 - every failure of a call becomes a sentence and an exit code
             return report(error)
-    return _show_result(result)
-
-
-def _show_result(result: Any) -> int:
-    from agent_engine.runtime.outcome import ToolOutcome
-    from agent_engine.tools.result import text_of
-
-    if not isinstance(result, ToolOutcome):
-        typer.echo(answer_for(sys.stdout, text_of(result)))
+    if outcome.status == "ok":
+        typer.echo(answer_for(sys.stdout, text_of(outcome.value)))
         return 0
-    if result.status == "ok":
-        typer.echo(answer_for(sys.stdout, text_of(result.value)))
-        return 0
-    typer.echo(plain(result.text, keep="\n"), err=True)
-    return REFUSED if result.status == "denied" else FAILED
+    if outcome.error is not None:
+        return report(outcome.error)
+    typer.echo(plain(outcome.text, keep="\n"), err=True)
+    return REFUSED if outcome.status == "denied" else FAILED
