@@ -1,9 +1,9 @@
 """One process from start to end: fed, read, limited, and gone with everything it started.
 
-A process gets a session, and so a process group, of its own. The group is killed whole when the process has ended, at
-the limit and on
-cancellation: what it leaves in the background does not outlive it. Pipes and process are watched by the running event
-loop itself, with no child watcher and no thread, so this works on any loop of any thread.
+A process gets a process group of its own, which is killed whole when the process has ended, at the limit and on
+cancellation: what it leaves in the background does not outlive it. (A session of its own would do too, but a busy
+machine's scheduler can put each new session behind all others.) Pipes and process are watched by the running event loop
+itself, with no child watcher and no thread, so this works on any loop of any thread.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _start(arguments: Sequence[str], environment: Mapping[str, str], cwd: str | 
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(  # noqa: S603 - what runs is what a hook's author wrote
-            arguments, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=environment, start_new_session=True
+            arguments, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=environment, process_group=0
         )
     except (FileNotFoundError, NotADirectoryError, PermissionError) as problem:
         if cwd is not None and not os.access(cwd, os.X_OK):
