@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.payloads import ModelFallbackInput
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
 from agent_engine.runtime.closing import checkpoint, close_step, status_of
@@ -81,7 +81,7 @@ async def _fall_back(turn: Turn, failed: Model, error: Exception) -> None:
     plan = turn.step.plan(HookEvent.MODEL_FALLBACK, model.name)
     if plan is None:
         return
-    payload = ModelFallbackInput(
+    payload = payloads.ModelFallbackInput(
         **turn.step.base(),
         from_model=failed.name,
         to_model=model.name,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.payloads import AfterLLMInput, BeforeLLMInput, BeforeToolDefinitionsInput, private_copy
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.models.base import Message, ModelResponse, ToolDefinition, Usage
 from agent_engine.runtime.closing import dispatch_closing
 from agent_engine.runtime.step import refuses
@@ -70,7 +71,7 @@ class ModelHooks:
         """before_tool_definitions: what the model is offered in this call. Refused: no tools."""
         plan = self.step.plan(HookEvent.BEFORE_TOOL_DEFINITIONS, self.model.name)
         if plan is not None:
-            payload = BeforeToolDefinitionsInput(
+            payload = payloads.BeforeToolDefinitionsInput(
                 **self.step.base(),
                 tool_definitions=shown_definitions(definitions),
                 model=self.model.name,
@@ -99,7 +100,7 @@ class ModelHooks:
         self._passes += 1
         plan = self.step.plan(HookEvent.BEFORE_LLM, self.model.name)
         if plan is not None:
-            payload = BeforeLLMInput(
+            payload = payloads.BeforeLLMInput(
                 **self.step.base(),
                 messages=private_copy(list(self.messages)),
                 model=self.model.name,
@@ -241,7 +242,7 @@ class ModelHooks:
     def _after(self, text: str, calls: Sequence[ToolCall], status: str, error_type: str | None) -> Any:
         from agent_engine.runtime.adapters import shown_calls
 
-        return AfterLLMInput(
+        return payloads.AfterLLMInput(
             **self.step.base(),
             messages=private_copy(list(self.messages)),
             response=text,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import RUN_CONTEXT, RunContext
-from agent_engine.hooks.payloads import UserPromptSubmitInput
 from agent_engine.runtime.content import text_of_message, with_text
 from agent_engine.runtime.ending import Ending
 from agent_engine.runtime.result import RunResult
@@ -230,7 +230,7 @@ async def _submit(state: RunState, root: Node, prompt: str) -> tuple[str, tuple[
     plan = step.plan(HookEvent.USER_PROMPT_SUBMIT)
     if plan is None:
         return prompt, ()
-    verdict = await plan.dispatch(UserPromptSubmitInput(**step.base(), prompt=prompt), step.site)
+    verdict = await plan.dispatch(payloads.UserPromptSubmitInput(**step.base(), prompt=prompt), step.site)
     if refuses(verdict):
         blocked = RunBlocked(HookEvent.USER_PROMPT_SUBMIT, verdict.hook, verdict.public_reason)
         raise blocked

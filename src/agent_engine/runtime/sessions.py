@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.payloads import SessionEndInput, SessionPersistFailedInput, SessionStartInput, private_copy
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.memory.store import ConversationKey
 from agent_engine.runtime.step import Step
 
@@ -191,7 +192,7 @@ async def _session_start(state: RunState, source: str) -> None:
     plan = step.plan(HookEvent.SESSION_START)
     if plan is None:
         return
-    payload = SessionStartInput(**step.base(), source=source, session_name=state.session_id or None)
+    payload = payloads.SessionStartInput(**step.base(), source=source, session_name=state.session_id or None)
     await _alone(step, plan, payload)
 
 
@@ -200,7 +201,9 @@ async def _session_end(state: RunState, session: Session, reason: str) -> None:
     plan = step.plan(HookEvent.SESSION_END)
     if plan is None:
         return
-    payload = SessionEndInput(**step.base(), reason=reason, total_turns=session.turns, total_tokens=session.tokens)
+    payload = payloads.SessionEndInput(
+        **step.base(), reason=reason, total_turns=session.turns, total_tokens=session.tokens
+    )
     await _alone(step, plan, payload)
 
 
@@ -226,7 +229,7 @@ async def _persist_failed(state: RunState, messages: Sequence[Message], failure:
     if plan is None:
         return
     last = messages[-1] if messages else {}
-    payload = SessionPersistFailedInput(
+    payload = payloads.SessionPersistFailedInput(
         **step.base(),
         role=last.get("role", ""),
         content=private_copy(last.get("content") or ""),

@@ -7,9 +7,9 @@ import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.errors import RunBlocked
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.payloads import OnLLMDeltaInput
 from agent_engine.runtime.step import refuses
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class TextWindow:
         self.fed = False
 
     async def _ask(self, plan: Plan, *, final: bool) -> None:
-        payload = OnLLMDeltaInput(**self._step.base(), text=self._pending, index=self._index, final=final)
+        payload = payloads.OnLLMDeltaInput(**self._step.base(), text=self._pending, index=self._index, final=final)
         self._index += 1
         verdict = await plan.dispatch(payload, self._step.site)
         if refuses(verdict):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import ToolRequestContext
-from agent_engine.hooks.payloads import BeforeToolInput, private_copy
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.approvals import Reply, ToolApproval, consult, grant_of
 from agent_engine.runtime.step import refuses
 from agent_engine.runtime.waiting import Waiting, digest_of
@@ -146,7 +147,7 @@ class Gates:
             self._use(arguments)
             return None
         state = self.turn.state
-        payload = BeforeToolInput(
+        payload = payloads.BeforeToolInput(
             session_id=state.session_id,
             agent_name=self.turn.node.name,
             run_id=state.run_id,

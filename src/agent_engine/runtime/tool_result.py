@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import ToolCallContext, ToolResultContext
-from agent_engine.hooks.payloads import AfterToolInput, private_copy
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.closing import dispatch_closing, in_turn, status_of
 from agent_engine.runtime.outcome import ToolCancelled, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of, report_error
@@ -170,7 +171,7 @@ class ResultHooks:
         plan = self.step.plan(HookEvent.AFTER_TOOL, self.gates.target, self.tool.server_id)
         if plan is None:
             return None
-        payload = AfterToolInput(
+        payload = payloads.AfterToolInput(
             **self.step.base(),
             call_id=self.call.id,
             tool_name=self.tool.name,

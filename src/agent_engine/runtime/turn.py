@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks import payloads
 from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.payloads import AfterAgentInput, BeforeAgentInput, private_copy
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.models.messages import assistant_from
 from agent_engine.models.messages import tool as tool_message
 from agent_engine.runtime.closing import checkpoint, close_step, dispatch_closing, status_of
@@ -217,7 +218,7 @@ class Turn:
         if plan is None:
             self.under_way = True
             return prompt, ()
-        payload = BeforeAgentInput(
+        payload = payloads.BeforeAgentInput(
             **self.step.base(),
             prompt=prompt,
             conversation_history=private_copy(list(history)),
@@ -349,7 +350,7 @@ class Turn:
 
     def _after_agent(self, status: str, response: str, error_type: str | None, *, fired: bool) -> Any:
         self.under_way = not fired
-        return AfterAgentInput(
+        return payloads.AfterAgentInput(
             **self.step.base(),
             prompt=self.prompt,
             response=response,
