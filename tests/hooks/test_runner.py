@@ -1,0 +1,368 @@
+"""fire_hook and HookRunner: rows for callers, from sync and async code, and never an exception of a hook."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent_engine.hooks import registry as registry_module
+from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.managed import RunContext, ToolRequestContext
+from agent_engine.hooks.payloads import PAYLOADS, AfterToolInput, BeforeToolInput, OnErrorInput
+from agent_engine.hooks.registry import HookRegistry, add_hook, set_default_registry
+from agent_engine.hooks.result import HookExecutionResult, HookResult
+from agent_engine.hooks.runner import HookRunner, afire_hook, build_payload, fire_hook
+
+E = HookEvent
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+@pytest.fixture
+def registry() -> HookRegistry:
+    return HookRegistry()
+
+
+@pytest.fixture
+def default() -> Iterator[HookRegistry]:
+    before = registry_module.get_default_registry()
+    fresh = HookRegistry()
+    set_default_registry(fresh)
+    yield fresh
+    set_default_registry(before)
+
+
+def fails(payload: Any) -> None:
+    raise KeyError("what went wrong")
+
+
+# fire_hook
+
+
+def test_nobody_subscribed_builds_nothing(default: HookRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: Any) -> None:
+        raise AssertionError("nothing is to be built")
+
+    monkeypatch.setattr("agent_engine.hooks.runner.build_payload", build)
+    monkeypatch.setattr("agent_engine.hooks.runner.run_sync", build)
+    assert fire_hook("before_tool", {"tool_name": "t"}) == []
+    assert HookRunner().execute_sync("before_tool") == []
+    assert asyncio.run(afire_hook("before_tool", object())) == []
+
+
+def test_any_name_of_the_event_will_do(default: HookRegistry) -> None:
+    seen: list[Any] = []
+    add_hook("after_tool", seen.append)
+    for name in ("after_tool", "AFTER_TOOL", "tool_result_persist", "TOOL_RESULT_PERSIST", E.AFTER_TOOL):
+        assert [row.success for row in fire_hook(name, {"tool_name": "t"})] == [True]
+    assert [type(payload) for payload in seen] == [AfterToolInput] * 5
+    with pytest.raises(ValueError, match="Unknown hook event: 'after_tol'. Valid events: .* Did you mean 'after_tool'"):
+        fire_hook("after_tol")
+
+
+def test_the_payload_is_the_events_own_and_unknown_keys_are_extra(registry: HookRegistry) -> None:
+    seen: list[BeforeToolInput] = []
+    registry.register_function(E.BEFORE_TOOL, seen.append)
+    given = {"tool_name": "t", "tool_input": {"a": [1]}, "colour": "red", "extra": {"shape": "round"}}
+    fire_hook("before_tool", given, registry=registry)
+    (payload,) = seen
+    assert (payload.tool_name, payload.extra) == ("t", {"colour": "red", "shape": "round"})
+    payload.tool_input["a"].append(2)
+    assert given["tool_input"] == {"a": [1]}
+
+
+def test_the_matcher_is_tried_against_the_payload_or_a_given_target(registry: HookRegistry) -> None:
+    registry.register_function(E.BEFORE_TOOL, lambda payload: None, matcher="write_*", name="writes")
+    assert [row.hook_name for row in fire_hook(E.BEFORE_TOOL, {"tool_name": "write_file"}, registry=registry)] == [
+        "writes"
+    ]
+    assert fire_hook(E.BEFORE_TOOL, {"tool_name": "read_file"}, registry=registry) == []
+    assert fire_hook(E.BEFORE_TOOL, {"tool_name": "read_file"}, registry=registry, target="write_x") != []
+    assert fire_hook(E.BEFORE_TOOL, {"tool_name": "write_x"}, registry=registry, target="read") == []
+
+
+def test_hooks_for_an_agent_fire_for_its_payloads(registry: HookRegistry) -> None:
+    registry.register_function(E.BEFORE_TOOL, lambda payload: None, agents=("a",))
+    assert len(fire_hook(E.BEFORE_TOOL, {"agent_name": "a"}, registry=registry)) == 1
+    assert fire_hook(E.BEFORE_TOOL, {"agent_name": "b"}, registry=registry) == []
+    assert fire_hook(E.BEFORE_TOOL, registry=registry) == []
+
+
+@pytest.mark.parametrize("policy", ["deny", "warn", "fail"])
+@pytest.mark.parametrize("event", [E.BEFORE_TOOL, E.ON_ERROR, E.ON_RUN_END])
+def test_a_subscribers_failure_is_a_row(registry: HookRegistry, policy: str, event: HookEvent) -> None:
+    registry.register_function(event, fails, failure_policy=policy, name="broken")
+    (row,) = fire_hook(event, registry=registry)
+    assert (row.success, row.hook_name, row.event) == (False, "broken", event.value)
+    assert row.error == "Hook 'broken' raised: KeyError: 'what went wrong'"
+
+
+async def test_it_completes_inside_a_running_loop(registry: HookRegistry) -> None:
+    ran: list[str] = []
+
+    async def hook(payload: Any) -> None:
+        await asyncio.sleep(0.001)
+        ran.append("done")
+
+    registry.register_function(E.ON_ERROR, hook)
+    assert len(fire_hook(E.ON_ERROR, registry=registry)) == 1
+    assert ran == ["done"]
+    assert len(await afire_hook(E.ON_ERROR, registry=registry)) == 1
+    assert ran == ["done", "done"]
+
+
+def test_a_hook_may_fire_hooks(registry: HookRegistry) -> None:
+    rows: list[Any] = []
+    registry.register_function(E.NOTIFICATION, lambda payload: None, name="inner")
+    for inline in (True, False):
+        registry.register_function(
+            E.ON_ERROR, lambda payload: rows.extend(fire_hook(E.NOTIFICATION, registry=registry)), inline=inline
+        )
+    assert all(row.success for row in fire_hook(E.ON_ERROR, registry=registry))
+    assert [row.hook_name for row in rows] == ["inner", "inner"]
+
+
+def test_the_caller_sees_what_sequential_hooks_set(registry: HookRegistry) -> None:
+    def scene() -> None:
+        VARIABLE.set("caller")
+        registry.register_function(E.AFTER_LLM, lambda payload: VARIABLE.set(VARIABLE.get() + "+sync") and None)
+
+        async def hook(payload: Any) -> None:
+            VARIABLE.set(VARIABLE.get() + "+async")
+
+        registry.register_function(E.AFTER_LLM, hook)
+        fire_hook(E.AFTER_LLM, registry=registry)
+        assert VARIABLE.get() == "caller+sync+async"
+
+    contextvars.copy_context().run(scene)
+
+
+def test_what_no_payload_can_be_made_of_is_an_error_that_names_the_type(registry: HookRegistry) -> None:
+    registry.register_function(E.BEFORE_TOOL, lambda payload: None)
+    with pytest.raises(
+        TypeError, match="The payload of before_tool is a BeforeToolInput or a dict of its fields, not int"
+    ):
+        fire_hook(E.BEFORE_TOOL, 5, registry=registry)
+    registry.register_function(E.ON_RUN_ERROR, lambda payload: None)
+    with pytest.raises(TypeError, match="not dict"):
+        fire_hook(E.ON_RUN_ERROR, {}, registry=registry)
+    with pytest.raises(TypeError, match="not None"):
+        fire_hook(E.ON_RUN_ERROR, registry=registry)
+    assert fire_hook(E.ON_RUN_ERROR, ValueError(), registry=registry)[0].success
+
+
+@pytest.mark.parametrize("event", list(PAYLOADS), ids=str)
+def test_every_event_can_be_fired_by_hand(registry: HookRegistry, event: HookEvent) -> None:
+    seen: list[Any] = []
+    registry.register_function(event, seen.append, inline=True)
+    assert fire_hook(event, {"anything": 1}, registry=registry)[0].success
+    assert type(seen[0]) is PAYLOADS[event]
+    assert seen[0].event_name == event.value
+
+
+def test_a_context_takes_unknown_keys_as_metadata() -> None:
+    built = build_payload(E.BEFORE_TOOL_CALL, {"tool_name": "t", "colour": "red"})
+    assert built == ToolRequestContext(tool_name="t", metadata={"colour": "red"})
+    assert build_payload(E.ON_RUN_START) == RunContext()
+    assert build_payload(E.ON_RUN_START, RunContext(user_id="u")).user_id == "u"
+
+
+# HookRunner
+
+
+async def test_execute_gives_a_row_for_each_hook_in_order(registry: HookRegistry, kind: str) -> None:
+    async def wait(payload: Any) -> HookResult:
+        await asyncio.sleep(0)
+        return HookResult.modify(response="b")
+
+    registry.register_function(
+        E.AFTER_LLM, lambda payload: HookResult.modify(response="a"), name="one", inline=kind == "inline"
+    )
+    registry.register_function(E.AFTER_LLM, wait, name="two")
+    registry.register_function(E.AFTER_LLM, lambda payload: None, name="three", observe=True)
+    registry.register_function(E.AFTER_LLM, lambda payload: "no", name="four")
+    registry.register_function(E.AFTER_LLM, lambda payload: None, name="five")
+    rows = await HookRunner(registry).execute(E.AFTER_LLM, {"response": "raw"})
+    assert [row.hook_name for row in rows] == ["one", "two", "three", "four"]
+    assert [row.output and row.output.decision for row in rows] == ["modify", "modify", None, "deny"]
+    assert rows[0].output == HookResult.modify(response="a")
+    assert all(row.success and row.event == "after_llm" and 0 <= row.duration_ms < 10_000 for row in rows)
+    assert HookRunner.is_blocked(rows)
+    assert HookRunner.get_blocking_reason(rows) == "no"
+    plain = rows[0].to_dict()
+    assert plain["output"]["modified_input"] == {"response": "a"}
+
+
+async def test_plain_hooks_have_plain_rows(registry: HookRegistry, kind: str) -> None:
+    async def ahook(payload: Any) -> None:
+        if kind == "suspending":
+            await asyncio.sleep(0.01)
+
+    for number in range(3):
+        if kind in ("async", "suspending"):
+            registry.register_function(E.AFTER_LLM, ahook, name=f"h{number}")
+        else:
+            registry.register_function(E.AFTER_LLM, lambda payload: None, name=f"h{number}", inline=kind == "inline")
+    rows = await HookRunner(registry).execute(E.AFTER_LLM)
+    assert [(row.hook_name, row.success, row.output, row.error) for row in rows] == [
+        (f"h{number}", True, HookResult(), None) for number in range(3)
+    ]
+    if kind == "suspending":
+        assert all(9 < row.duration_ms < 1_000 for row in rows)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("inline", [True, False])
+async def test_one_that_breaks_among_plain_ones_has_its_row(
+    registry: HookRegistry, position: int, inline: bool
+) -> None:
+    async def plain(payload: Any) -> None:
+        return None
+
+    async def broken(payload: Any) -> None:
+        await asyncio.sleep(0.01)
+        raise KeyError("x")
+
+    for number in range(3):
+        name = f"h{number}"
+        if inline:
+            registry.register_function(
+                E.AFTER_LLM, fails if number == position else lambda p: None, name=name, inline=True
+            )
+        else:
+            registry.register_function(E.AFTER_LLM, broken if number == position else plain, name=name)
+    rows = await HookRunner(registry).execute(E.AFTER_LLM)
+    assert [row.hook_name for row in rows] == [f"h{number}" for number in range(position + 1)]
+    assert [row.success for row in rows] == [True] * position + [False]
+    assert rows[-1].output == HookResult.deny(f"Hook 'h{position}' raised: KeyError")
+    assert 0 <= rows[-1].duration_ms < 10_000
+    assert inline or rows[-1].duration_ms > 9
+    assert HookRunner.is_blocked(rows)
+
+
+@pytest.mark.parametrize("policy", ["deny", "fail"])
+async def test_a_failure_that_refuses_blocks_and_one_under_warn_does_not(registry: HookRegistry, policy: str) -> None:
+    hook_id = registry.register_function(E.BEFORE_TOOL, fails, failure_policy=policy, name="gate")
+    runner = HookRunner(registry)
+    rows = await runner.execute(E.BEFORE_TOOL)
+    assert (rows[0].success, runner.is_blocked(rows)) == (False, True)
+    assert runner.get_blocking_reason(rows) == "Hook 'gate' raised: KeyError"
+    registry.unregister(hook_id)
+    registry.register_function(E.BEFORE_TOOL, fails, failure_policy="warn")
+    rows = await runner.execute(E.BEFORE_TOOL)
+    assert (rows[0].success, rows[0].output, runner.is_blocked(rows), runner.get_blocking_reason(rows)) == (
+        False, None, False, None,
+    )  # fmt: skip
+
+
+def test_execute_sync_never_raises_for_a_hook(registry: HookRegistry) -> None:
+    registry.register_function(E.BEFORE_TOOL, fails, failure_policy="fail")
+    (row,) = HookRunner(registry).execute_sync(E.BEFORE_TOOL, BeforeToolInput())
+    assert not row.success
+
+
+async def test_execute_sync_works_inside_a_running_loop(registry: HookRegistry) -> None:
+    registry.register_function(E.BEFORE_TOOL, lambda payload: "no")
+    assert HookRunner.is_blocked(HookRunner(registry).execute_sync(E.BEFORE_TOOL))
+    assert HookRunner(registry).execute_async.__func__ is HookRunner.execute  # type: ignore[attr-defined]  # an alias
+
+
+def test_an_ask_counts_as_blocked_and_a_deny_has_the_word() -> None:
+    ask = HookExecutionResult(output=HookResult.ask("sure?"))
+    deny = HookExecutionResult(output=HookResult.deny("no"))
+    allow = HookExecutionResult(output=HookResult.allow("fine"))
+    runner = HookRunner(HookRegistry())
+    assert runner.is_blocked([allow, ask])
+    assert runner.get_blocking_reason([allow, ask]) == "sure?"
+    assert runner.get_blocking_reason([ask, deny]) == "no"
+    assert runner.get_blocking_reason([HookExecutionResult(output=HookResult.deny())]) == "Denied by hook"
+    assert not runner.is_blocked([allow, HookExecutionResult()])
+
+
+def test_context_is_aggregated_in_order() -> None:
+    texts = ["one", None, "two", ""]
+    rows = [HookExecutionResult(output=HookResult(additional_context=text)) for text in texts]
+    assert HookRunner.aggregate_context([*rows, HookExecutionResult()]) == "one\ntwo"
+    assert HookRunner.aggregate_context([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("hook", "runner", "registered", "limit"),
+    [(0.02, 5.0, 5.0, 0.02), (None, 0.03, 5.0, 0.03), (None, None, 0.04, 0.04)],
+)
+async def test_whose_limit_counts(
+    registry: HookRegistry, hook: float | None, runner: float | None, registered: float, limit: float
+) -> None:
+    registry.set_global_timeout(registered)
+    registry.register_function(E.BEFORE_TOOL, lambda payload: asyncio.sleep(30), timeout=hook, name="slow")
+    rows = await HookRunner(registry, default_timeout=runner).execute(E.BEFORE_TOOL)
+    assert rows[0].error == f"Hook 'slow' timed out after {limit}s"
+
+
+def test_the_default_registry_is_the_processs(default: HookRegistry) -> None:
+    add_hook("before_tool", lambda payload: "no")
+    assert HookRunner.is_blocked(HookRunner().execute_sync("before_tool"))
+
+
+def test_a_command_has_its_output_and_code_in_its_row(registry: HookRegistry, tmp_path: Any) -> None:
+    registry.register_command(E.BEFORE_TOOL, "pwd; echo 'not here' >&2; exit 2", name="cmd")
+    (row,) = HookRunner(registry, cwd=str(tmp_path)).execute_sync(E.BEFORE_TOOL)
+    assert (row.stdout.strip(), row.stderr.strip(), row.exit_code) == (os.path.realpath(tmp_path), "not here", 2)
+    assert row.output == HookResult.deny("not here")
+
+
+def test_the_table_of_exit_codes_is_there_to_be_called() -> None:
+    runner = HookRunner(HookRegistry(), cwd="/tmp")
+    result = runner._parse_command_output(stdout="", stderr="not found", exit_code=127)
+    assert (result.decision, result.reason) == ("deny", "Hook exited with unexpected code 127: not found")
+
+
+def test_many_threads_fire_at_once(registry: HookRegistry) -> None:
+    counted: list[int] = []
+    registry.register_function(E.BEFORE_TOOL, lambda payload: counted.append(1))
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                assert fire_hook(E.BEFORE_TOOL, registry=registry)[0].success
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(counted) == 120
+
+
+def test_on_the_sync_face_a_slow_hook_is_answered_at_once_and_the_process_exits() -> None:
+    script = textwrap.dedent("""
+        import threading, time
+        from agent_engine.hooks import add_hook, fire_hook
+        add_hook("before_tool", lambda payload: threading.Event().wait(), timeout=0.05, name="hangs")
+        began = time.monotonic()
+        (row,) = fire_hook("before_tool")
+        assert time.monotonic() - began < 5
+        print(row.error)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout.strip()) == (0, "Hook 'hangs' timed out after 0.05s"), done.stderr
+
+
+def test_a_payload_of_its_own_may_be_given(registry: HookRegistry) -> None:
+    seen: list[Any] = []
+    registry.register_function(E.ON_ERROR, seen.append)
+    payload = OnErrorInput(error_type="KeyError")
+    HookRunner(registry).execute_sync(E.ON_ERROR, payload)
+    assert seen[0] == payload
