@@ -7,7 +7,6 @@ fields; where and when (``cwd``, ``timestamp``, run, session, agent) are left ou
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
@@ -15,12 +14,12 @@ from json import encoder as json_encoder
 from typing import Any
 
 from agent_engine.hooks.jsonform import MAX_DEPTH, JsonFormError, to_plain
+from agent_engine.records.pace import Pace
 
 _LEFT_OUT = frozenset({"cwd", "timestamp", "event_name", "session_id", "run_id", "agent_name"})
 _LARGE = 50_000
 """Characters (a container counts as 16) from which a value is encoded in pieces, so that no thread waits for it."""
 _PIECE = 1 << 15
-_BREATH_S = 20e-6
 
 
 def _make_encoder() -> Callable[[Any], str]:
@@ -110,12 +109,10 @@ def is_large(value: object, most: int = _LARGE) -> bool:
 
 def pieces(value: object) -> Iterator[str]:
     """The canonical JSON of a large value, bit by bit, with a breath for other threads in between."""
-    due = time.perf_counter() + 0.0003
+    pace = Pace()
     for piece in _walk(value, "", 0):
         yield piece
-        if time.perf_counter() > due:
-            time.sleep(_BREATH_S)
-            due = time.perf_counter() + 0.0003
+        pace.step()
 
 
 def _whole(value: object) -> str:

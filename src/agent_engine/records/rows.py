@@ -11,6 +11,7 @@ from typing import Any
 
 from agent_engine.records import audit
 from agent_engine.records.facts import FIELDS, HOOK_IDENTITY, Fact
+from agent_engine.records.pace import Pace
 from agent_engine.records.runstate import BUCKET_RATIO, RunState, StepState, is_ungated
 
 Row = tuple[Any, ...]
@@ -47,6 +48,7 @@ class RowBuilder:
         self._ttl = ttl
         self.runs: dict[str, RunState] = {}
         self.hooks: dict[Row, int] = {}
+        self._rules = {kind: getattr(self, "_" + kind) for kind in FIELDS}
 
     def forget(self) -> None:
         """Drop what is remembered, after a batch that was not written."""
@@ -69,14 +71,15 @@ class RowBuilder:
 
     def build(self, facts: Sequence[Fact], seq: int, mac: str) -> Batch:
         """The rows for these facts, numbered from ``seq + 1`` on."""
-        batch = Batch(seq=seq, mac=mac)
+        batch, pace = Batch(seq=seq, mac=mac), Pace()
         for fact in facts:
+            pace.step()
             batch.seq += 1
             if self._audit_key is not None:
                 body = audit.body_of(fact)
                 batch.mac = audit.code(self._audit_key, batch.mac, batch.seq, body)
                 batch.chain.append((batch.seq, fact.kind, body, batch.mac))
-            getattr(self, "_" + fact.kind)(batch, fact.values, fact.payloads)
+            self._rules[fact.kind](batch, fact.values, fact.payloads)
         return batch
 
     def written(self, batch: Batch) -> None:

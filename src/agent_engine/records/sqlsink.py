@@ -11,11 +11,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from itertools import chain as flatten
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DatabaseError as SqlAlchemyDatabaseError
 
 from agent_engine.records import migrate, schema
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
 _SIZES = (128, 32, 8, 1)
+_POSTGRES = postgresql.dialect()
 _RUN_STATE = (
     "run", "run_id", "system", "session_id", "user_id", "organization_id", "generation", "message_digest", "started_at",
     "ended_at", "status", "error_type", "duration_ms", "usage",
@@ -252,8 +254,8 @@ class SqlSink:
         return int(key)
 
     def _write(self, batch: Batch) -> None:
-        self._put(schema.runs, _RUN_COLUMNS, [self._run_row(run) for run in batch.runs.values()], _RUN_CONFLICT)
-        self._put(schema.steps, _STEP_COLUMNS, [_step_row(step) for step in batch.steps.values()], _STEP_CONFLICT)
+        self._put(schema.runs, _RUN_COLUMNS, list(batch.runs.values()), _RUN_CONFLICT, self._run_row)
+        self._put(schema.steps, _STEP_COLUMNS, list(batch.steps.values()), _STEP_CONFLICT, _step_row)
         self._put(schema.hook_runs, _columns(schema.hook_runs), batch.hook_runs)
         self._put(schema.payloads, _columns(schema.payloads), _last_of_each(batch.payloads), _PAYLOAD_CONFLICT)
         self._put(schema.facets, _columns(schema.facets), batch.facets, "ON CONFLICT DO NOTHING")
@@ -270,13 +272,42 @@ class SqlSink:
             (batch.seq, time.time(), self._writer),
         )
 
-    def _put(self, table: Table, columns: Sequence[str], rows: Sequence[Row], conflict: str = "") -> None:
+    def _put(
+        self,
+        table: Table,
+        columns: Sequence[str],
+        rows: Sequence[Any],
+        conflict: str = "",
+        row_of: Callable[[Any], Row] | None = None,
+    ) -> None:
+        """Insert rows, made by ``row_of`` from what is given, a statement for so many that nobody waits long."""
+        if not self._sqlite:
+            self._put_as_json(table, columns, rows, conflict, row_of)
+            return
         start, left = 0, len(rows)
         for size in _SIZES:
             while left >= size:
                 part = rows[start : start + size]
+                if row_of is not None:
+                    part = [row_of(one) for one in part]
                 self._run(self._sql.insert(table, columns, size, conflict), tuple(flatten.from_iterable(part)))
                 start, left = start + size, left - size
+
+    def _put_as_json(
+        self,
+        table: Table,
+        columns: Sequence[str],
+        rows: Sequence[Any],
+        conflict: str,
+        row_of: Callable[[Any], Row] | None,
+    ) -> None:
+        """One JSON document a statement: PostgreSQL's driver takes a statement of thousands of parameters apart in
+        Python, each time anew."""
+        for start in range(0, len(rows), _SIZES[0]):
+            part = rows[start : start + _SIZES[0]]
+            made = part if row_of is None else [row_of(one) for one in part]
+            document = json.dumps([dict(zip(columns, row, strict=True)) for row in made], allow_nan=False)
+            self._run(self._sql.insert_json(table, columns, conflict), (document,))
 
     def _run_row(self, run: RunState) -> Row:
         return (
@@ -306,6 +337,18 @@ class _Statements:
             values = ", ".join([one] * rows)
             made = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES {values} {conflict}"  # noqa: S608 - constants
             self._made[(table.name, rows)] = made
+        return made
+
+    def insert_json(self, table: Table, columns: Sequence[str], conflict: str) -> str:
+        made = self._made.get(table.name)
+        if made is None:
+            names = ", ".join(columns)
+            types = ", ".join(f"{name} {table.c[name].type.compile(_POSTGRES)}" for name in columns)
+            made = (
+                f"INSERT INTO {table.name} ({names}) SELECT {names} "  # noqa: S608 - constants
+                f"FROM json_to_recordset(%s::json) AS given ({types}) {conflict}"
+            )
+            self._made[table.name] = made
         return made
 
     def expired(self, sqlite: bool) -> str:

@@ -20,18 +20,18 @@ from agent_engine.records import facts as fact_forms
 from agent_engine.records.facts import Fact, clean
 from agent_engine.records.journal import Entry
 from agent_engine.records.maker import FactMaker, Taken
+from agent_engine.records.pace import Pace
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import Recovery, Sink
 
 logger = logging.getLogger("agent_engine.records")
 
-_BATCH = 2_000
+_BATCH = 1_000
+_ENOUGH = 250
 _HARD = 10
 _MEMORY = 64 << 20
 _TIDY_S = 60.0
 _STOP_S = 15.0
-_BREATHE_EVERY_S = 0.0003
-_BREATH_S = 20e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class StoreJournal:
 
     def write(self, entry: Entry) -> None:
         """Take one entry; never raises, never waits."""
-        if len(self._queue) >= self._hard or self._stopping:
+        waiting = len(self._queue)
+        if waiting >= self._hard or self._stopping:
             self._lost += 1
             return
         try:
@@ -94,7 +95,7 @@ class StoreJournal:
         except Exception as error:  # noqa: BLE001 - whatever an entry holds, the run goes on
             self._unreadable(entry, error)
             return
-        if self._idle:
+        if self._idle or waiting == _ENOUGH:
             self._idle = False
             if self._thread is None:
                 self._launch()
@@ -103,13 +104,13 @@ class StoreJournal:
     async def room(self) -> None:
         """Wait until fewer entries wait than the soft limit."""
         while self.full and self._thread is not None and not self._ended.is_set():
+            self._hasten()
             await self._wait()
 
     async def flush(self) -> None:
         """Wait until everything taken so far is written."""
         while (self._queue or self._pending) and self._thread is not None and not self._ended.is_set():
-            self._hurry = True
-            self._wake.set()
+            self._hasten()
             await self._wait()
 
     async def start(self) -> None:
@@ -201,7 +202,7 @@ class StoreJournal:
                 self._wake.wait(timeout)
             self._idle = False
         self._wake.clear()
-        if not self._stopping and not self._hurry and len(self._queue) < _BATCH:
+        if not self._stopping and not self._hurry and len(self._queue) <= _ENOUGH:
             self._wake.wait(self._settings.batch_s)
         self._hurry = False
 
@@ -257,16 +258,14 @@ class StoreJournal:
         size = min(len(queue), _BATCH)
         self._pending = size
         maker.begin()
-        due = time.perf_counter() + _BREATHE_EVERY_S
+        pace = Pace()
         for _ in range(size):
             taken = queue.popleft()
             try:
                 facts.append(maker.make(taken))
             except Exception as error:  # noqa: BLE001 - the others must still be written
                 self._unreadable(taken, error)
-            if time.perf_counter() > due:
-                time.sleep(_BREATH_S)
-                due = time.perf_counter() + _BREATHE_EVERY_S
+            pace.step()
         if maker.chars:
             self._soft = max(64, min(self._settings.queue, _MEMORY * size // (4 * maker.chars)))
         return facts
@@ -320,6 +319,11 @@ class StoreJournal:
                 loop.call_soon_threadsafe(_wake_up, future)
             except RuntimeError:
                 continue  # that loop has ended, and its waiter with it
+
+    def _hasten(self) -> None:
+        """Somebody waits: what is there is to be written without waiting for more."""
+        self._hurry = True
+        self._wake.set()
 
     def _begin_stop(self) -> None:
         self._stop_by = time.monotonic() + _STOP_S
