@@ -10,14 +10,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_engine.hooks.callbacks import Answer, BadReturn
+from agent_engine.hooks.callbacks import DENIED, Answer, BadReturn
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, within
 from agent_engine.hooks.offload import Stage, call
 from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
-from agent_engine.hooks.rows import Ran, hook_run, result_row
+from agent_engine.hooks.rows import Ran, hook_run, result_row, text_of
 from agent_engine.hooks.together import DISCARDED, Edits, Job, is_awaitable, run_together
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
 
@@ -323,7 +323,7 @@ class Dispatch:
             except BadReturn as problem:
                 raise HookFailure(f"Hook '{ran.entry.name}' {problem}", "bad_return") from None
         if isinstance(error, GuardrailBlocked):
-            return Answer("deny", str(error.reason))
+            return Answer("deny", error.reason if isinstance(error.reason, str) and error.reason else DENIED)
         raise _failure(ran.entry, error)
 
     def _take(self, ran: Ran, answer: Answer) -> None:
@@ -360,7 +360,7 @@ class Dispatch:
         if entry.on_failure == "log":
             logger.warning("Hook '%s' failed at %s: %s", entry.name, self.plan.event, kind)
             return
-        logger.warning("Hook '%s' failed at %s: %s: %s", entry.name, self.plan.event, kind, cause)
+        logger.warning("Hook '%s' failed at %s: %s: %s", entry.name, self.plan.event, kind, text_of(cause))
         if self.rows is None and (self.site.strict or entry.on_failure == "raise"):
             self.stopped = True
             if self.site.strict:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from agent_engine.hooks.plan import Entry
 
-__all__ = ["Ran", "hook_run", "result_row"]
+__all__ = ["Ran", "hook_run", "result_row", "text_of"]
 
 
 class Ran:
@@ -126,5 +126,13 @@ def hook_run(ran: Ran) -> HookRun:
 
 
 def _text(failure: HookFailure) -> str:
-    cause = failure.cause
-    return failure.reason if cause is None else f"{failure.reason}: {cause}" if str(cause) else failure.reason
+    words = "" if failure.cause is None else text_of(failure.cause)
+    return f"{failure.reason}: {words}" if words else failure.reason
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception; "" for one that cannot even say what it is."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it must not take the place of the failure it belongs to
+        return ""
