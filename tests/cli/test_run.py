@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shlex
 import signal
+import sqlite3
 import subprocess
+import sys
 
 import pytest
 from tests.cli.office import AGENTCTL, Terminal, agentctl, cancelled, write_office
@@ -14,6 +18,12 @@ from tests.cli.office import AGENTCTL, Terminal, agentctl, cancelled, write_offi
 @pytest.fixture
 def config(tmp_path):
     return write_office(tmp_path)
+
+
+@pytest.fixture
+def here(request):
+    """agentctl in this process."""
+    return request.getfixturevalue("agentctl")
 
 
 @pytest.fixture
@@ -203,3 +213,50 @@ def test_decision_records_are_kept_where_asked_for(config):
     assert done.returncode == 0, done.stderr
     listed = agentctl("records", "list", "--store", address)
     assert "rules.watch" in listed.stdout, listed.stderr
+
+
+def test_a_message_that_is_no_text_is_wrong_usage(config, here, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9")))
+    for given in ("-", "caf\udce9"):
+        done = here("run", "--config", config, "--message", given)
+        assert (done.code, done.out) == (2, "")
+        assert "not UTF-8 text" in done.err
+
+
+def test_the_command_to_approve_can_be_pasted_and_goes_on_with_the_same_model_and_records(tmp_path, here):
+    folder = tmp_path / "the office"
+    folder.mkdir()
+    config = write_office(folder)
+    records = folder / "records.db"
+    script = folder / "turns.yaml"
+    script.write_text(
+        "by: conversation\nturns: [{tool_calls: [{id: c1, name: cancel_order, arguments: {number: A-17}}]}, Cancelled.]"
+    )
+    options = ["--config", config, "--model", "scripted:turns.yaml", "--records", f"sqlite:{records}"]
+    done = here("run", *options, "--message", "Cancel it")
+    assert done.code == 3
+    command = shlex.split(done.err.rpartition("Give it with: ")[2].partition("   (")[0])
+    assert command[:3] == ["agentctl", "approvals", "approve"]
+
+    done = here(*command[1:])
+    assert (done.code, done.out) == (0, "Cancelled.\n")
+    assert cancelled(config) == "A-17"
+    with sqlite3.connect(records) as db:
+        statuses = {status for (status,) in db.execute("SELECT status FROM record_runs")}
+    assert statuses == {"completed"}, "the part after the approval is in the records too"
+
+
+@pytest.mark.parametrize("name", ["stdin", "stderr"])
+def test_with_a_stream_closed_it_runs_all_the_same(config, here, monkeypatch, name):
+    monkeypatch.setattr(sys, name, None)
+    done = here("run", "--config", config, "--message", "What is the status of order A-17?")
+    assert done.code == 0
+    assert "A-17 is on its way" in done.out
+
+
+def test_a_reader_that_goes_away_is_no_failure_and_a_full_disk_is_one_sentence(config):
+    command = shlex.join([*AGENTCTL, "run", "--quiet", "--config", str(config), "--message", "status of order A-17?"])
+    gone = subprocess.run(f"({command}; echo $? >&2) | true", shell=True, capture_output=True, text=True, timeout=60)
+    assert gone.stderr == "0\n"
+    full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True, timeout=60)
+    assert (full.returncode, full.stderr) == (4, "Writing failed: no space left on device.\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from agent_engine.cli.account import Inside, LogLine, Run, Step, Style, change_of, hook_name
+from agent_engine.cli.plaintext import plain
 from agent_engine.records.journal import Entry, HookRan, RunClosed, RunOpened, StepClosed, StepOpened
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class PlainLines:
 
     def happened(self, thing: Entry | LogLine, run: Run, depth: int) -> None:
         for line in _plain(thing, run):
-            print("  " * depth + line, file=self._out, flush=True)
+            print("  " * depth + plain(line), file=self._out, flush=True)
 
     def ended(self, run: Run) -> None: ...
 
@@ -271,10 +272,10 @@ def _arguments(asked: dict[str, Any]) -> str:
 def _text(*parts: tuple[str, str]) -> Text:
     from rich.text import Text as RichText
 
-    return RichText.assemble(*((text, style) for text, style in parts if text))
+    return RichText.assemble(*((plain(text), style) for text, style in parts if text))
 
 
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(plain(text))

@@ -7,15 +7,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from agent_engine.cli.main import USAGE
-from agent_engine.cli.options import EnvFile, load_env_file
-
-if TYPE_CHECKING:
-    from agent_engine.cli.waiting import Decision, WaitingRun
+from agent_engine.cli.options import EnvFile, ModelName, Records, load_env_file
+from agent_engine.cli.plaintext import plain
+from agent_engine.cli.waiting import Decision, Source, WaitingRun
 
 app = typer.Typer(no_args_is_help=True, help="Runs that wait for an approval: list them, say yes or no.")
 
@@ -41,7 +40,7 @@ def list_waiting(
     load_env_file(env)
 
     async def find() -> list[WaitingRun]:
-        async with waiting_runs(config, url) as source:
+        async with waiting_runs(Source(config, url)) as source:
             return await source.all()
 
     runs = asyncio.run(find())
@@ -49,9 +48,10 @@ def list_waiting(
         typer.echo(json.dumps([run.to_dict() for run in runs], indent=2, ensure_ascii=False, default=str))
         return
     for run in runs:
-        typer.echo(f"{run.run_id}  {_age(run.saved_at)}{'  (too old: a no)' if run.expired else ''}")
+        typer.echo(f"{plain(run.run_id)}  {_age(run.saved_at)}{'  (too old: a no)' if run.expired else ''}")
         for ask in run.asks:
-            typer.echo(f"  {run.run_id}:{ask['call_id']}  {describe_ask(ask_of(ask))}")
+            call = plain(f"{run.run_id}:{ask['call_id']}")
+            typer.echo(f"  {call}  {describe_ask(ask_of(ask))}")
     if not runs:
         typer.echo("Nothing waits for an approval.")
 
@@ -65,26 +65,39 @@ def approve(
         bool, typer.Option("--session", help="Also the same tool for the same agent until the session ends.")
     ] = False,
     env: EnvFile = None,
+    model: ModelName = None,
+    records: Records = None,
     quiet: Quiet = False,
 ) -> None:
     """Say yes, and go on with the run; its answer is printed."""
-    load_env_file(env)
-    raise typer.Exit(asyncio.run(_decide(id_, "session" if session else "yes", config, url, quiet)))
+    _go_on(id_, "session" if session else "yes", Source(config, url, model, records, quiet), env)
 
 
 @app.command()
 def deny(
-    id_: RunOrCall, config: ConfigOrNone = None, url: Url = None, env: EnvFile = None, quiet: Quiet = False
+    id_: RunOrCall,
+    config: ConfigOrNone = None,
+    url: Url = None,
+    env: EnvFile = None,
+    model: ModelName = None,
+    records: Records = None,
+    quiet: Quiet = False,
 ) -> None:
     """Say no, and go on with the run: the model reads that the call was declined."""
+    _go_on(id_, "no", Source(config, url, model, records, quiet), env)
+
+
+def _go_on(wanted: str, decision: Decision, where: Source, env: Path | None) -> NoReturn:
     load_env_file(env)
-    raise typer.Exit(asyncio.run(_decide(id_, "no", config, url, quiet)))
+    if where.url is not None and where.model is not None:
+        raise typer.BadParameter("the server at --url has its own model.", param_hint="--model")
+    raise typer.Exit(asyncio.run(_decide(wanted, decision, where)))
 
 
-async def _decide(wanted: str, decision: Decision, config: Path | None, url: str | None, quiet: bool) -> int:
+async def _decide(wanted: str, decision: Decision, where: Source) -> int:
     from agent_engine.cli.waiting import waiting_runs
 
-    async with waiting_runs(config, url, quiet=quiet) as source:
+    async with waiting_runs(where) as source:
         run_id, _, call_id = wanted.partition(":")
         run = _pick(await source.all(), run_id)
         if run is None:

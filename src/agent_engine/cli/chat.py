@@ -16,6 +16,7 @@ import typer
 
 from agent_engine.cli.main import DONE, report
 from agent_engine.cli.options import EnvFile, ModelName, Records, SessionId, UserId, load_env_file
+from agent_engine.cli.plaintext import answer_for, plain
 
 if TYPE_CHECKING:
     from agent_engine.cli.talk import Talk
@@ -156,17 +157,17 @@ class Console:
     def show(self, kind: str, data: dict[str, Any]) -> None:
         """One event of a run, by its type as RunEvent has it."""
         if kind == "text":
-            print(data["text"], end="", flush=True)
+            print(answer_for(sys.stdout, data["text"]), end="", flush=True)
             self._in_text = True
         elif kind == "approval":
             self._asks[data["call_id"]].set()
         elif kind == "tool_started":
-            self.note(f"  → {_agent(data)}{data['tool_name']}")
+            self.note(plain(f"  → {_agent(data)}{data['tool_name']}"))
         elif kind == "tool_finished" and data.get("status") not in ("ok", "denied"):
-            self.note(f"  {data['tool_name']}: {data.get('status')}")
+            self.note(plain(f"  {data['tool_name']}: {data.get('status')}"))
         elif kind == "hook" and (self.every_hook or data.get("decision") not in ("allow", "none")):
             reason = f": {data['reason']}" if data.get("reason") else ""
-            self.note(f"  hook {data['event']} · {data['hook']}: {data['decision']}{reason}")
+            self.note(plain(f"  hook {data['event']} · {data['hook']}: {data['decision']}{reason}"))
 
     def note(self, text: str) -> None:
         """A line that is not part of the answer, on stderr."""

@@ -8,8 +8,13 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_engine.cli.plaintext import plain, shortened
+
 if TYPE_CHECKING:
     from agent_engine.runtime.approvals import ToolApproval
+
+_LONGEST_VALUE = 1_200
+"""Characters of one argument that a person is shown before a yes."""
 
 Read = Callable[[str], Awaitable[str]]
 Decision = Literal["once", "session", "deny", "quit"]
@@ -50,12 +55,14 @@ async def read_line(prompt: str) -> str:
 
 def describe_ask(ask: ToolApproval) -> str:
     """What is asked, for a person: the call as it would run, and who asks why."""
-    arguments = ", ".join(f"{name}={_short(value)}" for name, value in ask.arguments.items())
+    arguments = ", ".join(
+        f"{name if name.isidentifier() else json.dumps(name)}={_short(value)}" for name, value in ask.arguments.items()
+    )
     where = f" on {ask.server_id}" if ask.server_id else ""
     by = f" ({ask.hook})" if ask.hook else ""
     reason = f": {ask.reason}" if ask.reason else ""
     agent = f"{ask.agent} wants to call " if ask.agent else ""
-    return f"{agent}{ask.tool_name}({arguments}){where}{reason}{by}"
+    return plain(f"{agent}{ask.tool_name}({arguments}){where}{reason}{by}")
 
 
 def ask_of(fields: Mapping[str, Any]) -> ToolApproval:
@@ -70,7 +77,7 @@ def _short(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return shortened(text, _LONGEST_VALUE)
 
 
 async def ask_person(ask: ToolApproval, read: Read = read_line) -> Decision:

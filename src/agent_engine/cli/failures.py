@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 from agent_engine.cli.main import FAILED, INTERRUPTED, PROBLEM, REFUSED, USAGE
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def explain(error: BaseException) -> tuple[str, int]:
@@ -25,6 +28,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return f"The file is not UTF-8 text: byte {error.start} cannot be read as such.", PROBLEM
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {_os_text(error)}", PROBLEM
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return f"Writing failed: {_os_text(error)}", FAILED
     if type(error).__module__.startswith("agent_engine."):
         return _sentence(error), getattr(error, "exit_code", FAILED)
     if isinstance(error, LookupError | PermissionError | ValueError) and _raised_here(error):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.cli.plaintext import plain
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 from agent_engine.hooks.folding import copy_of
 from agent_engine.hooks.jsonform import JsonFormError, payload_json
@@ -218,7 +219,7 @@ def _table(*header: str) -> Table:
 def _cells(*texts: str) -> list[Any]:
     from rich.text import Text
 
-    return [Text("".join(one if one.isprintable() else " " for one in text)) for text in texts]
+    return [Text(plain(text)) for text in texts]
 
 
 def _print(what: Any) -> None:
@@ -227,7 +228,6 @@ def _print(what: Any) -> None:
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     if isinstance(what, str):
-        kept = "".join(one if one.isprintable() or one == "\n" else " " for one in what)
-        console.print(Text(kept), soft_wrap=True)
+        console.print(Text(plain(what, keep="\n")), soft_wrap=True)
     else:
         console.print(what)

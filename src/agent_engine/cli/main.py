@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
+
+from agent_engine.cli.plaintext import plain
 
 if TYPE_CHECKING:
     from agent_engine.spec.problems import Problem
@@ -91,16 +94,25 @@ def agentctl(
 
 def main() -> None:
     """The command ``agentctl``."""
+    _open_streams()
     try:
         app(prog_name="agentctl")
-    except BrokenPipeError:
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
         # Whoever read our output has gone (`agentctl inspect | head`); nothing is left to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
-    except SystemExit:
-        raise
     except BaseException as error:  # noqa: BLE001 - the last place where an error can become a sentence
         raise SystemExit(report(error)) from None
+
+
+def _open_streams() -> None:
+    """Started with a stream closed (cron, a daemon), it finds an empty one; no text is too odd to be printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def report(error: BaseException) -> int:
@@ -111,7 +123,7 @@ def report(error: BaseException) -> int:
     from agent_engine.cli.failures import explain
 
     text, code = explain(error)
-    print(text, file=sys.stderr)
+    print(plain(text, keep="\n"), file=sys.stderr)
     if os.environ.get("AGENT_ENGINE_DEBUG"):
         import traceback
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import PROBLEM, USAGE
+from agent_engine.cli.plaintext import plain
 from agent_engine.cli.records_view import (
     COLUMNS,
-    plain,
     print_fields,
     print_lines,
     print_record,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from agent_engine.cli.plaintext import plain
+
 if TYPE_CHECKING:
     from agent_engine.records.views import Covered, HookStats, Record, RunDetail, Step, Totals
 
@@ -164,8 +166,3 @@ def write_rows(rows: Iterable[dict[str, Any]], form: str, file: Any) -> None:
 def _cell(value: Any) -> Any:
     # A spreadsheet would run a text that begins like a formula; reasons and names come from strangers.
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-def plain(text: str, keep: str = "") -> str:
-    """Text without control characters: names and reasons must not steer the terminal."""
-    return "".join(char if char.isprintable() or char in keep else "\N{REPLACEMENT CHARACTER}" for char in text)

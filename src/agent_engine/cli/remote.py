@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from agent_engine.cli.main import APPROVAL, DONE, FAILED, REFUSED
+from agent_engine.cli.plaintext import answer_for, text_of
 from agent_engine.cli.waiting import Decision, WaitingRun
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class RemoteTalk:
             outcome = final.get("data", final)
             if outcome.get("status") != "waiting":
                 if not said:
-                    yield "text", {"text": str(outcome.get("output", ""))}
+                    yield "text", {"text": text_of(outcome.get("output", ""))}
                 return
             run_id = str(final.get("run_id"))
             final, said = await self._answer(run_id, outcome["pending"]), False
@@ -188,5 +189,5 @@ class RemoteRuns:
         if answer.get("status") == "waiting":
             print(f"Run {run.run_id} waits again: agentctl approvals list --url {self._server.url}", file=sys.stderr)
             return APPROVAL
-        print(answer.get("output", ""), flush=True)
+        print(answer_for(sys.stdout, text_of(answer.get("output", ""))), flush=True)
         return DONE

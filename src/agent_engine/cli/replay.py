@@ -14,7 +14,8 @@ import typer
 
 from agent_engine.cli.main import PROBLEM, USAGE
 from agent_engine.cli.options import EnvFile, load_env_file
-from agent_engine.cli.records_view import plain, print_lines
+from agent_engine.cli.plaintext import plain
+from agent_engine.cli.records_view import print_lines
 
 if TYPE_CHECKING:
     from agent_engine.hooks.registry import HookRegistry

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import os
+import shlex
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 
 from agent_engine.cli.main import APPROVAL, DONE, report
 from agent_engine.cli.options import Config, EnvFile, ModelName, Records, SessionId, UserId, load_env_file
+from agent_engine.cli.plaintext import answer_for, plain, text_of
 
 if TYPE_CHECKING:
     from agent_engine.cli.account import Account, Style
@@ -44,14 +46,24 @@ def run(
     from agent_engine.cli.account_view import style_for
 
     load_env_file(env)
-    text = sys.stdin.read() if message == "-" else message
-    if not text.strip():
-        raise typer.BadParameter("the message is empty.", param_hint="--message")
+    text = _message(message)
     style = style_for(as_json=as_json, quiet=quiet)
     code = asyncio.run(
         _run(config, text, style, stream=stream, session_id=session_id, user_id=user_id, model=model, records=records)
     )
     raise typer.Exit(code)
+
+
+def _message(given: str) -> str:
+    """What ``--message`` says, or stdin where it says ``-``."""
+    try:
+        raw = sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
+        text = raw.decode("utf-8-sig")
+    except UnicodeError:
+        raise typer.BadParameter("the message is not UTF-8 text.", param_hint="--message") from None
+    if not text.strip():
+        raise typer.BadParameter("the message is empty.", param_hint="--message")
+    return text
 
 
 async def _run(
@@ -91,7 +103,8 @@ async def _run(
         account.settle()
         for problem in engine.loaded.warnings:
             account.log(LogLine("agentctl", logging.WARNING, str(problem)), None)
-        return await answer(engine, message, account, context=context, stream=stream, config=config)
+        options = resuming(config, model, records)
+        return await answer(engine, message, account, context=context, stream=stream, options=options)
 
 
 async def answer(
@@ -101,26 +114,31 @@ async def answer(
     *,
     context: RunContext | None = None,
     stream: bool = False,
-    config: Path | None = None,
+    options: Sequence[str] = (),
 ) -> int:
     """Run one message through a built engine, print the answer, and return the exit code.
 
     A failure of the run is said on stderr; a cancellation goes on as such.
     """
-    return await finish(_ask(engine, message, account, context, stream), account, printed=stream, config=config)
+    return await finish(_ask(engine, message, account, context, stream), account, printed=stream, options=options)
 
 
 async def finish(
-    work: Awaitable[RunResult], account: Account, *, printed: bool = False, config: Path | None = None
+    work: Awaitable[RunResult], account: Account, *, printed: bool = False, options: Sequence[str] = ()
 ) -> int:
-    """Wait for a run, then print its answer, or say what went wrong; return the exit code."""
+    """Wait for a run, then print its answer, or say what went wrong; return the exit code.
+
+    ``options`` are what `agentctl approvals` needs to find the run, where it waits.
+    """
     try:
         result = await work
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - every failure of a run becomes a sentence and an exit code
         account.style.pause()
         return report(error)
     account.style.pause()
-    return show_result(result, account, printed=printed, config=config)
+    return show_result(result, account, printed=printed, options=options)
 
 
 async def _ask(engine: Engine, message: str, account: Account, context: RunContext | None, stream: bool) -> RunResult:
@@ -130,7 +148,7 @@ async def _ask(engine: Engine, message: str, account: Account, context: RunConte
     async for event in engine.stream(message, context=context):
         if event.type == "text":
             account.style.pause()
-            print(event.data["text"], end="", flush=True)
+            print(answer_for(sys.stdout, event.data["text"]), end="", flush=True)
         elif event.type == "final":
             result = event.result
     assert result is not None, "a stream that does not fail ends with its result"
@@ -139,14 +157,14 @@ async def _ask(engine: Engine, message: str, account: Account, context: RunConte
     return result
 
 
-def show_result(result: RunResult, account: Account, *, printed: bool = False, config: Path | None = None) -> int:
+def show_result(result: RunResult, account: Account, *, printed: bool = False, options: Sequence[str] = ()) -> int:
     """Print an answer, or how to give the approvals that a run waits for; return the exit code."""
     account.style.result(summary(result))
     if result.status == "waiting":
-        _say_waiting(result, config)
+        _say_waiting(result, options)
         return APPROVAL
     if not printed:
-        print(text_of(result.output), flush=True)
+        print(answer_for(sys.stdout, text_of(result.output)), flush=True)
     return DONE
 
 
@@ -163,19 +181,17 @@ def summary(result: RunResult) -> dict[str, Any]:
     }
 
 
-def text_of(output: object) -> str:
-    """An answer as text: text as it is, anything else as JSON."""
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2, default=str)
-
-
-def _say_waiting(result: RunResult, config: Path | None) -> None:
+def _say_waiting(result: RunResult, options: Sequence[str]) -> None:
     from agent_engine.cli.console import describe_ask
 
-    where = f" --config {config}" if config is not None else ""
+    command = shlex.join(["agentctl", "approvals", "approve", result.run_id, *options])
     print(f"Run {result.run_id} waits for approval:", file=sys.stderr)
     for ask in result.pending:
-        print(f"  {ask.call_id}  {describe_ask(ask)}", file=sys.stderr)
-    print(
-        f"Give it with: agentctl approvals approve {result.run_id}{where}   (or deny; it is a no after 24 hours)",
-        file=sys.stderr,
-    )
+        print(f"  {plain(ask.call_id)}  {describe_ask(ask)}", file=sys.stderr)
+    print(f"Give it with: {command}   (or deny; it is a no after 24 hours)", file=sys.stderr)
+
+
+def resuming(config: Path, model: str | None, records: str | None) -> list[str]:
+    """The options with which `agentctl approvals` goes on with a run as it was begun."""
+    pairs = (("--config", str(config)), ("--model", model), ("--records", records))
+    return [word for name, value in pairs if value is not None for word in (name, value)]

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 Decision = Literal["yes", "session", "no"]
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose waiting runs are meant, a file's or a server's, and with what a file's run goes on."""
+
+    config: Path | None = None
+    url: str | None = None
+    model: str | None = None
+    records: str | None = None
+    quiet: bool = False
+
+
 @dataclass(slots=True)
 class WaitingRun:
     """A stored run and what it asks. ``saved_at`` is seconds since the epoch; ``expired``: its 24 hours are over."""
@@ -44,10 +55,10 @@ class WaitingRuns(Protocol):
 class LocalRuns:
     """The waiting runs of a system in this folder. The engine is built only when one of them goes on."""
 
-    def __init__(self, config: Path, store: ConversationStore, *, quiet: bool) -> None:
+    def __init__(self, config: Path, store: ConversationStore, source: Source) -> None:
         self._config = config
         self._store = store
-        self._quiet = quiet
+        self._source = source
 
     async def all(self) -> list[WaitingRun]:
         from agent_engine.cli.state import state_path
@@ -63,24 +74,33 @@ class LocalRuns:
     async def resume(self, run: WaitingRun, decisions: Mapping[str, Decision]) -> int:
         from agent_engine.cli.account import Account
         from agent_engine.cli.account_view import style_for
-        from agent_engine.cli.run import finish
+        from agent_engine.cli.run import finish, resuming
         from agent_engine.runtime.engine import Engine
 
-        account = Account(style_for(quiet=self._quiet))
-        engine = Engine.from_yaml(self._config, approver="later", records=account, store=self._store)
+        model, records = self._source.model, self._source.records
+        account = Account(style_for(quiet=self._source.quiet))
+        engine = Engine.from_yaml(
+            self._config,
+            approver="later",
+            records=[account, records] if records else account,
+            store=self._store,
+            model=model,
+        )
         async with engine:
-            return await finish(engine.resume(run.run_id, decisions), account, config=self._config)
+            options = resuming(self._config, model, records)
+            return await finish(engine.resume(run.run_id, decisions), account, options=options)
 
 
 @asynccontextmanager
-async def waiting_runs(config: Path | None, url: str | None, *, quiet: bool = False) -> AsyncIterator[WaitingRuns]:
+async def waiting_runs(source: Source) -> AsyncIterator[WaitingRuns]:
     """The waiting runs that ``--config`` or ``--url`` means."""
-    if (config is None) == (url is None):
+    config = source.config
+    if (config is None) == (source.url is None):
         raise typer.BadParameter("give either --config FILE or --url URL.", param_hint="--config")
     if config is None:
         from agent_engine.cli.remote import RemoteRuns
 
-        async with RemoteRuns.connect(str(url)) as remote:
+        async with RemoteRuns.connect(str(source.url)) as remote:
             yield remote
         return
     from agent_engine.cli.state import open_store
@@ -89,6 +109,6 @@ async def waiting_runs(config: Path | None, url: str | None, *, quiet: bool = Fa
     load_system(config)
     store = open_store(config)
     try:
-        yield LocalRuns(config, store, quiet=quiet)
+        yield LocalRuns(config, store, source)
     finally:
         await store.close()
