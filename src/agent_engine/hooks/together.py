@@ -34,7 +34,19 @@ class Job:
     ``ended`` is called as soon as it has returned, where it ran. Then ``value`` or ``error`` holds what came of it.
     """
 
-    __slots__ = ("_begun", "_context", "_errand", "call", "ended", "error", "limit", "settled", "threaded", "value")
+    __slots__ = (
+        "_begun",
+        "_context",
+        "_errand",
+        "_timer",
+        "call",
+        "ended",
+        "error",
+        "limit",
+        "settled",
+        "threaded",
+        "value",
+    )
 
     def __init__(self, call: Callable[[], Any], limit: float, threaded: bool, ended: Callable[[], None]) -> None:
         self.call = call
@@ -46,6 +58,7 @@ class Job:
         self.settled = False
         self._begun: float | None = None
         self._errand: Errand[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._context: contextvars.Context | None = None
 
 
@@ -122,6 +135,8 @@ class _Tasks:
 
     def _settle(self, job: Job) -> None:
         job.settled = True
+        if job._timer is not None:
+            job._timer.cancel()
         self._count -= 1
         if self._count == 0:
             self._alarms.remove(self)
@@ -138,8 +153,7 @@ class _Tasks:
         """End them all, and wait for that; those that do not end are given up."""
         for job, task in self._tasks:
             if not job.settled:
-                task.cancel()
-                self._loop.call_later(GRACE, self._give_up, job, task)
+                self._end(job, task)
         while self._count:
             self._gate = self._loop.create_future()
             try:
@@ -156,13 +170,17 @@ class _Tasks:
                 continue
             if passed >= job.limit:
                 job.error = TimedOut()
-                task.cancel()
-                self._loop.call_later(GRACE, self._give_up, job, task)
+                self._end(job, task)
             else:
                 later.append(job.limit)
         if later:
             self.due = self._started + min(later)
             self._alarms.add(self)
+
+    def _end(self, job: Job, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        if job._timer is None:
+            job._timer = self._loop.call_later(GRACE, self._give_up, job, task)
 
     def _give_up(self, job: Job, task: asyncio.Task[None]) -> None:
         """The job does not listen: it is closed where it stands, and nobody waits for its task."""
