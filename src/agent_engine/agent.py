@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Prompt = str | list[dict[str, Any]]
 _inside: ContextVar[tuple[int, ...]] = ContextVar("agent_engine_agents", default=())
 """The agents whose runs the current code is part of: one that calls itself must not wait for itself."""
+
+_making = threading.RLock()
+"""What an agent makes when it is first used is made once, whoever comes first."""
 
 
 @dataclass(slots=True)
@@ -240,12 +244,17 @@ class Agent:
 
     async def acall_tool(self, name: str, arguments: Mapping[str, Any], *, context: RunContext | None = None) -> Any:
         """See :meth:`call_tool`."""
+        from agent_engine.hooks.errors import RunBlocked
         from agent_engine.runtime.run import call_tool_directly
 
         node, host = await self._prepare()
-        outcome: ToolOutcome = await call_tool_directly(
-            node, name, arguments, host=host, context=self._identity(context, alone=True), scope=self._scope()
-        )
+        identity = self._identity(context, alone=True)
+        try:
+            outcome: ToolOutcome = await call_tool_directly(
+                node, name, arguments, host=host, context=identity, scope=self._scope()
+            )
+        except RunBlocked as blocked:
+            return str(blocked)
         if outcome.error is not None:
             raise outcome.error
         if outcome.status not in ("ok", "denied"):
@@ -308,7 +317,12 @@ class Agent:
         await self.aclose()
 
     async def _end(self, reason: str) -> None:
-        if self._host is not None:
+        if self._host is None:
+            return
+        if id(self) in _inside.get():
+            await self._host.sessions.end_all(reason)
+            return
+        async with self._turns():
             await self._host.sessions.end_all(reason)
 
     # One request
@@ -358,7 +372,8 @@ class Agent:
         if self._queue is None:
             from agent_engine.runtime.turn_queue import TurnQueue
 
-            self._queue = TurnQueue()
+            with _making:
+                self._queue = self._queue or TurnQueue()
         return self._queue
 
     def _identity(self, context: RunContext | None, *, alone: bool = False) -> RunContext:
@@ -403,7 +418,9 @@ class Agent:
     def _compiled(self) -> Node:
         from agent_engine.runtime.node import Node
 
-        if self._node is None:
+        with _making:
+            if self._node is not None:
+                return self._node
             given = self._given
             self._node = Node(
                 name=self.name,
@@ -422,7 +439,7 @@ class Agent:
                 output_type=self._output_type,
                 strict=self._strict,
             )
-        return self._node
+            return self._node
 
     def _models(self) -> tuple[tuple[Model, ModelSettings], ...]:
         from agent_engine.models.base import ModelSettings
@@ -434,7 +451,9 @@ class Agent:
         from agent_engine.hooks.scope import default_scope
         from agent_engine.runtime.host import Host
 
-        if self._host is None:
+        with _making:
+            if self._host is not None:
+                return self._host
             given = self._given
             scope = default_scope()
             if given is not None:
@@ -446,7 +465,7 @@ class Agent:
                 store=self._store,
                 keeps_conversations=True,
             )
-        return self._host
+            return self._host
 
 
 def _as_tool(value: Any) -> Tool | Agent | Handoff:

@@ -554,3 +554,88 @@ async def test_a_direct_call_is_a_request_with_every_gate() -> None:
     ]
     with pytest.raises(LookupError, match="nothing"):
         await one.direct("nothing", {})
+
+
+async def test_a_wrapper_cannot_keep_its_way_to_the_body() -> None:
+    kept: list[Any] = []
+
+    @wrap_tool_call
+    async def keep(request: Any, call_next: Any) -> Any:
+        kept.append((request, call_next))
+        return ToolResponse(request.tool_name, "by myself")
+
+    work = Work()
+    await chained(work, keep).run()
+    request, call_next = kept[0]
+    with pytest.raises(RuntimeError, match="had ended"):
+        await call_next(request)
+    assert work.seen == []
+
+
+async def test_further_calls_of_a_wrapper_count_as_calls() -> None:
+    @wrap_tool_call
+    async def often(request: Any, call_next: Any) -> Any:
+        responses = [await call_next(request) for _ in range(5)]
+        return responses[-1]
+
+    work = Work()
+    one = chained(work, often, limits=Limits(tool_calls=3))
+    await one.run()
+    assert len(work.seen) == 3
+    assert "limit of 3 tool calls" in one.tool_text()
+
+
+async def test_a_sync_wrapper_cannot_hide_a_refusal() -> None:
+    @wrap_tool_call
+    def stubborn(request: Any, call_next: Any) -> Any:
+        request.arguments["target"] = "forbidden"
+        try:
+            return call_next(request)
+        except BaseException:  # noqa: BLE001 - as an even more careless wrapper would
+            return ToolResponse(request.tool_name, "all the same")
+
+    one = chained(Work(), stubborn)
+    one.registry.register_function(
+        "before_tool", lambda seen: "no" if seen.tool_input["target"] == "forbidden" else None, sequential=True
+    )
+    await one.run()
+    assert one.tool_text() == f"{BLOCKED} Reason: no"
+
+
+@pytest.mark.parametrize("how", ["mask", "refuse"])
+async def test_on_error_does_not_bring_back_what_a_hook_took_out_of_an_errors_text(how: str) -> None:
+    one = one_call(Work(ValueError("cannot read sk-secret")))
+    one.registry.register_function("after_tool", lambda seen: "masked" if how == "mask" else HookResult.deny("private"))
+    trace = listen(one.registry, ["on_error", "on_tool_error"])
+    await one.run()
+    assert trace.one("on_error").error_message == "work failed with ValueError"
+    assert "sk-secret" not in str(trace.rows) + str(one.seen())
+
+
+async def test_three_refusals_in_a_child_end_the_child_alone() -> None:
+    from .run_kit import node_of
+
+    child = node_of([call("work")] * 5, [Work().tool()], name="child")
+    one = made([call("child", {"message": "go"}), "answer"], children=(child,))
+    one.registry.register_function("before_tool", lambda seen: "never", matcher="work")
+    trace = listen(one.registry)
+    assert (await one.run()).output == "answer"
+    assert one.tool_text() == "Execution of child was blocked by security policy. Reason: never"
+    assert trace.statuses("after_agent") == ["denied", "ok"]
+    assert trace.one("subagent_stop").success is False
+    assert trace.statuses("on_tool_error") == ["denied"]
+    assert unbalanced([name for name in trace.names if name != "before_tool"]) == ["before_tool: 0 opened, 1 closed"]
+
+
+@pytest.mark.parametrize("how", ["refuses", "fails"])
+async def test_a_request_that_does_not_get_past_its_start_ends_with_on_run_error(how: str) -> None:
+    one = one_call(Work())
+    hook = (lambda seen: HookResult.deny("closed")) if how == "refuses" else (lambda seen: 1 / 0)
+    one.registry.register_function("on_run_start", hook, failure_policy="fail")
+    trace = listen(one.registry)
+    with pytest.raises(RunBlocked if how == "refuses" else HookExecutionError) as caught:
+        await one.run()
+    assert trace.one("on_run_error") is caught.value
+    assert not {"before_agent", "after_agent", "on_run_end", "before_llm"} & set(trace.names)
+    with pytest.raises(RunBlocked if how == "refuses" else HookExecutionError):
+        await one.direct("work", {})

@@ -383,3 +383,53 @@ async def test_cancelling_a_resumed_run_closes_what_was_open() -> None:
         await task
     assert trace.statuses("after_tool") == trace.statuses("after_agent") == ["cancelled"]
     assert unbalanced(trace.names) == []
+
+
+async def test_a_gate_that_was_put_up_while_the_run_waited_is_passed_before_the_body() -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), "answer"], runs)
+    waiting = await one.run()
+    one.registry.register_function("before_tool", lambda seen: "closed since noon", name="new rule", sequential=True)
+    trace = listen(one.registry, ["after_tool"])
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    assert (one.tool_text(), runs.ran) == (f"{BLOCKED} Reason: closed since noon", [])
+    assert trace.rows == []
+
+
+async def test_a_new_gate_that_rewrites_the_call_makes_it_another_than_the_approved_one() -> None:
+    runs = Runs()
+    one = later([call("work", {"target": "a"}), "answer"], runs)
+    waiting = await one.run()
+    one.registry.register_function("before_tool", lambda seen: HookResult.modify(target="b"), sequential=True)
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    assert runs.ran == []
+    assert "not the ones that were approved" in one.tool_text()
+
+
+async def test_a_prompt_that_a_hook_masked_is_masked_in_the_stored_run() -> None:
+    registry = asking()
+    registry.register_function("before_agent", lambda seen: HookResult.modify(prompt="[masked]"))
+    one = later([call("work"), "answer"], Runs(), registry=registry)
+    waiting = await one.run("my secret")
+    assert "secret" not in json.dumps(await one.host.store.load_waiting(waiting.run_id))
+
+
+async def test_a_sync_wrapper_around_a_call_that_waits() -> None:
+    @wrap_tool_call
+    def redirect(request: Any, call_next: Any) -> Any:
+        request.arguments["target"] = "redirected"
+        return call_next(request)
+
+    runs = Runs()
+    registry = HookRegistry()
+
+    def ask(payload: Any) -> Any:
+        return HookResult.ask("?") if payload.tool_input["target"] == "redirected" else None
+
+    registry.register_function("before_tool", ask, sequential=True)
+    options: dict[str, Any] = {"registry": registry, "middleware": MiddlewareChain([redirect])}
+    one = later([call("work", {"target": "a"}), "answer"], runs, **options)
+    waiting = await one.run()
+    assert waiting.status == "waiting"
+    assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert runs.ran == ["redirected"]

@@ -45,6 +45,14 @@ def admit(turn: Turn, call: ToolCall, tool: Tool | None, offered: frozenset[str]
     return None
 
 
+def count_again(turn: Turn, tool: Tool) -> str | None:
+    """Count one more call that a wrapper makes of a tool; the limit it would pass, where there is one."""
+    over = _limit_reached(turn, tool)
+    if over is None:
+        _count(turn, tool)
+    return over
+
+
 def call_key(turn: Turn, call: ToolCall) -> tuple[str, str, str]:
     """What makes two calls the same: the agent, the tool, the arguments as the model sent them."""
     return (turn.node.name, call.name, digest_of(call.arguments) if call.raw is None else call.raw)

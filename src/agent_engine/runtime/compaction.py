@@ -62,7 +62,7 @@ async def _allowed(turn: Turn, count: int, tokens: int, limit: int) -> bool:
     from agent_engine.hooks.payloads import BeforeCompactionInput
 
     payload = BeforeCompactionInput(**turn.step.base(), messages_count=count, tokens=tokens, limit=limit)
-    return not refuses(await plan.dispatch(payload, turn.step.site))
+    return not refuses(await turn.step.aside(plan, payload))
 
 
 async def _tell(turn: Turn, done: Compaction, count: int, limit: int) -> None:
@@ -80,4 +80,4 @@ async def _tell(turn: Turn, done: Compaction, count: int, limit: int) -> None:
         removed=done.removed,
         summary=done.summary,
     )
-    await plan.dispatch(payload, turn.step.site)
+    await turn.step.aside(plan, payload)

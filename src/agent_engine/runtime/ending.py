@@ -105,7 +105,7 @@ class Ending:
 
         state = self.state
         document = run_document(state, waiting.frame, self.saved_at)
-        state.host.contexts[state.run_id] = state.run_context
+        state.host.keep_context(state.run_context)
         await state.host.store.save_waiting(state.run_id, document)
         self._close("waiting", None)
         return self.result("", [], "waiting", asks_of(document))

@@ -144,7 +144,8 @@ def restore_state(state: RunState, document: Mapping[str, Any]) -> None:
 
 def asks_of(document: Mapping[str, Any]) -> tuple[ToolApproval, ...]:
     """The asks of a waiting run's document."""
-    return tuple(ToolApproval(**ask) for ask in document["asks"])
+    asks = ({name: value for name, value in ask.items() if name != "gates"} for ask in document["asks"])
+    return tuple(ToolApproval(**ask) for ask in asks)
 
 
 def context_of(document: Mapping[str, Any]) -> RunContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Literal
 
 from agent_engine.runtime.heard import HeardPlans
@@ -37,6 +38,7 @@ class Host:
         "_keeper",
         "_models",
         "_store",
+        "_waiting_since",
         "approver",
         "contexts",
         "heard_plans",
@@ -66,12 +68,14 @@ class Host:
         self._store = store
         self._keeper: Keeper | None = None
         self.sessions = Sessions(self)
-        self.keeps_conversations = keeps_conversations
+        # A store that was made here is nobody else's.
+        self.keeps_conversations = keeps_conversations or store is None
         self.resolve_model = resolve_model
         self.heard_plans = HeardPlans()
         self._models: dict[str, Model] = {}
         # The RunContext of each run that waits in this process: a token is never written to a store.
         self.contexts: dict[str, RunContext] = {}
+        self._waiting_since: dict[str, float] = {}
 
     @property
     def store(self) -> ConversationStore:
@@ -90,6 +94,20 @@ class Host:
 
             self._keeper = Keeper(self.store)
         return self._keeper
+
+    def keep_context(self, context: RunContext) -> None:
+        """Keep the context of a run that begins to wait, for as long as it may."""
+        from agent_engine.memory.store import WAITING_SECONDS
+
+        now = time.monotonic()
+        for run_id in [one for one, since in self._waiting_since.items() if now - since > WAITING_SECONDS]:
+            self.forget_context(run_id)
+        self.contexts[context.run_id] = context
+        self._waiting_since[context.run_id] = now
+
+    def forget_context(self, run_id: str) -> None:
+        self.contexts.pop(run_id, None)
+        self._waiting_since.pop(run_id, None)
 
     def model_named(self, name: str, instead_of: Model, node: Node) -> Model:
         """The model that a hook put in the place of another: one of the agent's own, else the one of that name; a name

@@ -88,7 +88,7 @@ async def _fall_back(turn: Turn, failed: Model, error: Exception) -> None:
         reason_category=getattr(error, "category", "unknown"),
         fallback_index=turn.model_index,
     )
-    await plan.dispatch(payload, turn.step.site)
+    await turn.step.aside(plan, payload)
 
 
 class ModelPassage:
@@ -99,6 +99,7 @@ class ModelPassage:
 
     __slots__ = (
         "called",
+        "ended",
         "hooks",
         "inner",
         "model",
@@ -129,6 +130,7 @@ class ModelPassage:
         self.hooks = ModelHooks(turn, self.step, model, settings)
         self.inner = parent is not None
         self.called = 0
+        self.ended = False
         self.response: ModelResponse | None = None
         self.model_error: Exception | None = None
         self.window: TextWindow | None = None
@@ -271,7 +273,10 @@ class ModelPassage:
     async def _wrapped(self, chain: middleware.MiddlewareChain) -> ModelResponse:
         from agent_engine.runtime.adapters import refusal_of, response_from
 
-        shown = refusal_of(await chain.wrap_model(self.hooks.request(), self._call_next))
+        try:
+            shown = refusal_of(await chain.wrap_model(self.hooks.request(), self._call_next))
+        finally:
+            self.ended = True
         response = response_from(shown, self.response, ModelResponse)
         if self.called == 0:
             # The wrapper answered by itself: its text passes on_llm_delta like a model's.
@@ -284,6 +289,8 @@ class ModelPassage:
         """What a wrapper calls: the model. A changed request passes the gates again; a further call is its own step."""
         from agent_engine.runtime.adapters import shown_response
 
+        if self.ended:
+            raise RuntimeError("call_next of a model call was called after the call had ended")
         self.called += 1
         if self.called > 1:
             passage = ModelPassage(self.turn, self.hooks.model, self.hooks.settings, self.step)

@@ -36,6 +36,7 @@ class ModelHooks:
     __slots__ = (
         "_passed",
         "_passes",
+        "_shaped",
         "_usage",
         "asked",
         "definitions_for_model",
@@ -63,19 +64,20 @@ class ModelHooks:
         self._usage: Usage | None = None
         # before_llm let the call through and after_llm has not fired.
         self._passed = False
-        self._passes = 0
+        self._passes = self._shaped = 0
 
     # The way in
 
     async def definitions(self, definitions: Sequence[ToolDefinition]) -> None:
         """before_tool_definitions: what the model is offered in this call. Refused: no tools."""
+        self._shaped = again = self._shaped + 1
         plan = self.step.plan(HookEvent.BEFORE_TOOL_DEFINITIONS, self.model.name)
         if plan is not None:
             payload = payloads.BeforeToolDefinitionsInput(
                 **self.step.base(),
                 tool_definitions=shown_definitions(definitions),
                 model=self.model.name,
-                extra=self._extra(),
+                extra={"pass": again} if again > 1 else {},
             )
             verdict = await plan.dispatch(payload, self.step.site)
             if refuses(verdict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -54,12 +55,12 @@ def _bare(text: str) -> str:
     return text
 
 
-_shapes: dict[int, tuple[Any, OutputShape]] = {}
-
-
 def shape_of(output_type: Any) -> OutputShape:
-    """The shape of an output type, made once for each type."""
-    known = _shapes.get(id(output_type))
-    if known is None or known[0] is not output_type:
-        known = _shapes[id(output_type)] = (output_type, OutputShape(output_type))
-    return known[1]
+    """The shape of an output type; kept for the types used last."""
+    try:
+        return _kept_shape(output_type)
+    except TypeError:  # a type that cannot be a key
+        return OutputShape(output_type)
+
+
+_kept_shape = functools.lru_cache(maxsize=128)(OutputShape)

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from agent_engine.runtime.step import Step
 
 
-async def report_error(step: Step, error: BaseException, **context: Any) -> None:
-    """Fire ``on_error`` for an error inside a run; once for each error, at the step where it arose."""
+async def report_error(step: Step, error: BaseException, message: str | None = None, **context: Any) -> None:
+    """Fire ``on_error`` for an error inside a run; once for each error, at the step where it arose. ``message`` stands
+    in the place of the error's own text."""
     plan = step.plan(HookEvent.ON_ERROR)
     if plan is None or not step.state.report_once(error):
         return
@@ -20,11 +21,11 @@ async def report_error(step: Step, error: BaseException, **context: Any) -> None
     payload = OnErrorInput(
         **step.base(),
         error_type=error_type_of(error),
-        error_message=str(error),
+        error_message=str(error) if message is None else message,
         stack_trace=_frames(error),
         context={"step": step.kind, "name": step.name, **context},
     )
-    await plan.dispatch(payload, step.site)
+    await step.aside(plan, payload)
 
 
 async def notify(step: Step, kind: str, message: str) -> str:
@@ -34,7 +35,7 @@ async def notify(step: Step, kind: str, message: str) -> str:
         return message
     from agent_engine.hooks.payloads import NotificationInput
 
-    verdict = await plan.dispatch(NotificationInput(**step.base(), kind=kind, message=message), step.site)
+    verdict = await step.aside(plan, NotificationInput(**step.base(), kind=kind, message=message))
     return str(verdict.payload.message)
 
 

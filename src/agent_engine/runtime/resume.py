@@ -36,7 +36,7 @@ async def claim(
     answers = _answers(document, decisions)
     if not await host.store.remove_waiting(run_id):
         raise LookupError(f"The run {run_id!r} has just gone on elsewhere.")
-    host.contexts.pop(run_id, None)
+    host.forget_context(run_id)
     return document, identity, answers
 
 

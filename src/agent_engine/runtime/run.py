@@ -230,10 +230,9 @@ async def _submit(state: RunState, root: Node, prompt: str) -> tuple[str, tuple[
     plan = step.plan(HookEvent.USER_PROMPT_SUBMIT)
     if plan is None:
         return prompt, ()
-    verdict = await plan.dispatch(payloads.UserPromptSubmitInput(**step.base(), prompt=prompt), step.site)
+    verdict = await step.aside(plan, payloads.UserPromptSubmitInput(**step.base(), prompt=prompt))
     if refuses(verdict):
-        blocked = RunBlocked(HookEvent.USER_PROMPT_SUBMIT, verdict.hook, verdict.public_reason)
-        raise blocked
+        raise RunBlocked(HookEvent.USER_PROMPT_SUBMIT, verdict.hook, verdict.public_reason)
     return verdict.payload.prompt, verdict.additional_context
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.scope import HookScope, Site
 
 if TYPE_CHECKING:
@@ -150,6 +152,10 @@ class Step:
         if self.step_id is None:
             state.sites[self.agent] = site
         return site
+
+    async def aside(self, plan: Plan, payload: Any) -> Verdict:
+        """A dispatch that is a step of its own: what its hooks set in context variables is seen by nobody else."""
+        return await in_context(contextvars.copy_context(), plan.dispatch(payload, self.site))
 
     def base(self) -> dict[str, Any]:
         """The fields that every payload has."""

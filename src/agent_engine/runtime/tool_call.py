@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.payloads import private_copy
-from agent_engine.runtime.admission import admit, count_refusal
+from agent_engine.runtime.admission import admit, count_again, count_refusal
 from agent_engine.runtime.calling import CALLING
 from agent_engine.runtime.closing import close_step, status_of
 from agent_engine.runtime.outcome import Status, ToolCancelled, ToolOutcome
@@ -119,6 +119,7 @@ class ToolPassage:
         "call",
         "called",
         "child_frame",
+        "ended",
         "error",
         "gates",
         "inner",
@@ -148,6 +149,7 @@ class ToolPassage:
         self.gates = Gates(turn, call, tool, step, resumed)
         self.results = ResultHooks(turn, call, tool, step, self.gates)
         self.called = 0
+        self.ended = False
         self.error: BaseException | None = None
         self.child_frame: dict[str, Any] | None = resumed.get("frame") if resumed else None
 
@@ -287,7 +289,10 @@ class ToolPassage:
         assert chain is not None
         request = tool_request(self.turn, self.call, self.gates.arguments)
         if chain.has_wrap_tool:
-            response = refusal_of(await chain.wrap_tool(request, self._call_next))
+            try:
+                response = refusal_of(await chain.wrap_tool(request, self._call_next))
+            finally:
+                self.ended = True
         else:
             response = await self._call_next(request)
         if not isinstance(response, ToolResponse):
@@ -305,6 +310,8 @@ class ToolPassage:
             raise TypeError(
                 f"a wrap_tool_call of {self.tool.name} asked for {request.tool_name}: it may change arguments only"
             )
+        if self.ended:
+            raise RuntimeError(f"call_next of {self.tool.name} was called after the call had ended")
         self.called += 1
         if self.called > 1:
             return await self._step_of_its_own(request)
@@ -323,6 +330,8 @@ class ToolPassage:
     async def _step_of_its_own(self, request: ToolRequest) -> ToolResponse:
         from agent_engine.hooks.middleware import ToolResponse
 
+        if (over := count_again(self.turn, self.tool)) is not None:
+            return ToolResponse(self.tool.name, None, f"{self.tool.name} was not run: {over}.", request.context)
         step = Step(
             self.turn.state,
             self.turn.scope,

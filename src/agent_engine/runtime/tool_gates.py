@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
@@ -217,16 +217,35 @@ class Gates:
     async def _answered(self, kept: Mapping[str, Any]) -> None:
         """The answer to an ask that the run stopped for; without one it goes on waiting."""
         state = self.turn.state
-        ask = ToolApproval(**kept)
+        ask = ToolApproval(**{name: value for name, value in kept.items() if name != "gates"})
         word = state.decisions.get(ask.call_id)
         self._use(ask.arguments)
         if word is None:
             raise Waiting((ask,), self._frame_of(ask))
+        if word != "no":
+            await self._new_gates(kept.get("gates", ()))
         if word == "session" and state.session is not None:
             state.session.grants.add(grant_of(ask))
         await self._lifted(Reply("no" if word == "no" else "yes", "approver", ask.arguments))
         self.passed_tool = True
         await self._before_tool_call()
+
+    async def _new_gates(self, passed: Sequence[str]) -> None:
+        """Hooks that were registered while the run waited have not seen this call: then it passes before_tool again,
+        for a no; what it may be asked has been answered."""
+        if set(self._gate_names()) <= set(passed):
+            return
+        self._passes += 1
+        arguments = self.arguments
+        await self._before_tool(arguments)
+        if self.arguments != arguments:
+            raise Refused(None, "its arguments are not the ones that were approved any more", declined=True)
+
+    def _gate_names(self) -> list[str]:
+        plan = self.step.scope.plan(
+            HookEvent.BEFORE_TOOL, self.target, agent=self.step.agent, server=self.tool.server_id
+        )
+        return [] if plan is None else [entry.name for entry in plan.entries]
 
     async def _lifted(self, reply: Reply) -> None:
         """A yes lifts the ask for these arguments; changed ones pass before_tool again, without a new ask."""
@@ -243,6 +262,7 @@ class Gates:
     def _frame_of(self, ask: ToolApproval) -> dict[str, Any]:
         kept = ask.to_dict()
         kept["arguments"] = self.arguments
+        kept["gates"] = self._gate_names()
         return {"ask": kept}
 
     def frame(self, waiting: Waiting) -> dict[str, Any]:

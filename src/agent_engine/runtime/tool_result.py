@@ -114,13 +114,18 @@ class ResultHooks:
 
         closings: list[Callable[[], Coroutine[Any, Any, object]]] = [after_tool, lambda: self._tool_error(status)]
         if error is not None:
-            closings.append(lambda: report_error(self.step, error, call_id=self.call.id))
+            closings.append(lambda: self._report(error, safe=refused is not None or shown != error_for_model(text)))
         await in_turn(*closings)
         if refused is not None:
             shown = withheld_text(self.tool.name, refused.public_reason)
         else:
             shown = with_context(shown, self.gates.context)
         return ToolOutcome(status, for_model(shown), shown, self._error_type, error=error)
+
+    async def _report(self, error: BaseException, *, safe: bool) -> None:
+        """on_error; where a hook has changed or refused the error's text, on_error does not bring it back."""
+        message = f"{self.tool.name} failed with {self._error_type}" if safe else None
+        await report_error(self.step, error, message, call_id=self.call.id)
 
     # For the ways out of the door that have no outcome of their own
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.payloads import private_copy
@@ -228,6 +230,9 @@ class Turn:
         if refuses(verdict):
             raise self.blocked(HookEvent.BEFORE_AGENT, verdict.hook, verdict.public_reason)
         self.under_way = True
+        if verdict.changed and self.depth == 0:
+            # The message is what the hooks made of it, wherever the run keeps it.
+            self.state.message = verdict.payload.prompt
         return verdict.payload.prompt, verdict.additional_context
 
     async def toolset(self) -> Toolset:
@@ -313,7 +318,8 @@ class Turn:
         if plan is None:
             self.under_way = False
             return answer
-        verdict = await dispatch_closing(self.step, plan, self._after_agent("ok", answer.text, None, fired=True))
+        payload = self._after_agent("ok", answer.text, None, fired=True)
+        verdict = await in_context(contextvars.copy_context(), dispatch_closing(self.step, plan, payload))
         if refuses(verdict):
             raise self.blocked(HookEvent.AFTER_AGENT, verdict.hook, verdict.public_reason)
         text = verdict.payload.response
