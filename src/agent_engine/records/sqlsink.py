@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
 _SIZES = (128, 32, 8, 1)
-_POSTGRES = postgresql.dialect()
+_POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 _RUN_STATE = (
     "run", "run_id", "system", "session_id", "user_id", "organization_id", "generation", "message_digest", "started_at",
     "ended_at", "status", "error_type", "duration_ms", "usage",

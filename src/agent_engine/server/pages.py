@@ -131,9 +131,15 @@ async def runs(
 
 @router.get("/ui/runs/{run_id}")
 @router.get("/ui/runs/{run_id}/timeline")
-async def run(request: Request, browser: Browser, run_id: str, record: str = "") -> Response:
+async def run(
+    request: Request,
+    browser: Browser,
+    run_id: str,
+    record: str = "",
+    unfolded: Annotated[int | None, Query(alias="open", ge=0, le=2**62)] = None,
+) -> Response:
     """One run; ``/timeline`` is the part of the page that follows it."""
-    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id)
+    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded)
     if not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
     here = services(request)
@@ -148,6 +154,16 @@ async def run(request: Request, browser: Browser, run_id: str, record: str = "")
         detail=detail, run=detail.run, rows=rows, loose=loose, shown=shown, answer=answer, asks=asks,
         live=detail.run.status in FOLLOWED, width=present.WIDTH, part=part,
     )  # fmt: skip
+
+
+@router.get("/ui/runs/{run_id}/hooks/{step}")
+async def step_hooks(request: Request, browser: Browser, run_id: str, step: int) -> Response:
+    """All hook runs of one step, in the place of a folded line."""
+    detail = await asyncio.to_thread(_reader(request).run, run_id, payloads=False)
+    if detail is None or not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
+        raise ApiError(404, "not_found", "There is no such run.")
+    hooks = present.hooks_of(detail, step)
+    return page(request, browser, "step_hooks.html", run=detail.run, hooks=hooks, key=step, width=present.WIDTH)
 
 
 @router.get("/ui/records/{record_id}")
@@ -358,14 +374,16 @@ def _runs_and_values(reader: RecordReader, wanted: RunFilter, before: int | None
     return rows, reader.values_of("agent"), reader.values_of("tool"), reader.counts()
 
 
-def _timeline(reader: RecordReader, run_id: str) -> tuple[RunDetail, list[present.StepRow], list[present.HookRow]]:
+def _timeline(
+    reader: RecordReader, run_id: str, unfolded: int | None
+) -> tuple[RunDetail, list[present.StepRow], list[present.HookRow]]:
     detail = reader.run(run_id)
     if detail is None:
         raise ApiError(404, "not_found", "There is no such run.")
     at_tools = [
         record.seq for step in detail.steps for record in step.records if record.event in ("before_tool", "after_tool")
     ]
-    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]))
+    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]), unfolded)
     return detail, rows, loose
 
 
