@@ -101,3 +101,36 @@ def test_an_error_of_the_file_does_not_hide_those_of_the_code(tmp_path: Path) ->
     found = [str(one) for one in check_project(path)]
     assert any("did you mean 'find'" in one for one in found)
     assert any("plugins.more has no 'mark'" in one for one in found)
+
+
+def test_problems_come_in_the_order_of_the_file_and_each_once(tmp_path: Path) -> None:
+    more = "hooks:\n  before_tool:\n    - {plugin: gone, method: a}\n    - {plugin: gone, method: b}\n"
+    yaml = YAML.replace('hooks: {before_tool: [{plugin: gate, method: check}, {ref: "plugins.more:mark"}]}\n', "")
+    path = project(tmp_path, yaml + more, {**FILES, "plugins/tools/find.py": "", "a.md": "{{ tody }}"})
+    found = check_project(path)
+    assert [(one.line, one.path) for one in found if one.file == str(path)] == [
+        (4, "tools.find"),
+        (9, "hooks.before_tool[0].plugin"),
+    ]
+    assert [one.line for one in found if one.file != str(path)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("hooks: {before_tool: [{args: [./gate.sh, -q]}]}", "there is no program './gate.sh' beside the file"),
+        ("hooks: {before_tool: [{command: bin/gate.sh -q}]}", "there is no program 'bin/gate.sh' beside the file"),
+        ("hooks: {before_tool: [{command: ./a.md}]}", "'./a.md' is no program that may be run; try chmod +x"),
+        ("mcps: {m: {command: ./server}}", "there is no program './server' beside the file"),
+        ("mcps: {m: {command: python3, cwd: nowhere}}", "there is no folder 'nowhere' beside the file"),
+        ("hooks: {before_tool: [{command: 'true || ./gate.sh'}]}", ""),
+        ("hooks: {before_tool: [{command: $HOME/gate.sh}]}", ""),
+        ("mcps: {m: {command: python3, cwd: plugins}}", ""),
+    ],
+)
+def test_a_program_that_is_not_there_is_a_warning(tmp_path: Path, entry: str, words: str) -> None:
+    yaml = "system: {name: demo}\nagents: {a: {mcps: [m]}}\ngraph: {a: }\n" + entry
+    yaml = yaml if "mcps: {" in entry else yaml.replace("{mcps: [m]}", "{}")
+    found = check_project(project(tmp_path, yaml, {"a.md": "text", "plugins/x.py": ""}))
+    assert [one.message for one in found] == ([words] if words else [])
+    assert all(one.severity == "warning" for one in found)

@@ -355,3 +355,11 @@ def test_ids_that_are_words_of_python_get_another_name(tmp_path: Path) -> None:
     fill_in(tmp_path)
     assert "def import_(" in (tmp_path / "plugins/tools/import_.py").read_text()
     assert errors(path) == []
+
+
+def test_a_script_that_is_still_to_be_written_does_not_stop_it(tmp_path: Path) -> None:
+    path = tmp_path / "agents.yaml"
+    path.write_text(YAML.replace('{command: "true"}', '{args: [python3, gate.py]}, {command: "sh gate.sh"}'))
+    assert generate(path) != []
+    assert generate(path) == []
+    assert any("cannot open its script 'gate.py'" in one for one in errors(path))

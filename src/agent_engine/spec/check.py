@@ -13,7 +13,7 @@ from agent_engine.plugins.problems import Problem
 from agent_engine.spec.checks.prompts import used_resolvers
 from agent_engine.spec.classes import Sources, bound_names
 from agent_engine.spec.code import resolver_places, tool_ref
-from agent_engine.spec.load import Loaded, examine
+from agent_engine.spec.load import Loaded, examine, in_order
 from agent_engine.spec.markers import STUB_MARKER
 from agent_engine.spec.system import python_name
 
@@ -39,10 +39,7 @@ def check_project(path: str | Path, *, environ: Mapping[str, str] | None = None)
         project.stubs()
     finally:
         space.close()
-    seen: dict[tuple[str, int, int, str, str], Problem] = {}
-    for one in [*problems, *project.problems]:
-        seen.setdefault((one.file, one.line, one.column, one.path, one.message), one)
-    return list(seen.values())
+    return in_order([*problems, *project.problems])
 
 
 class _Project:
@@ -149,6 +146,8 @@ class _Project:
                 name = f"hooks.{event}[{index}]"
                 if f"hooks.{event}" in broken or any(one.startswith(name) for one in broken):
                     continue
+                if entry.plugin is not None and entry.plugin not in self.manifest.hooks:
+                    continue  # told once, where it is first named
                 try:
                     definition(event, entry, folder=self.loaded.folder, source="", plugins=plugins, space=self.space)
                 except HookLoadError as exc:

@@ -121,8 +121,8 @@ def examine_document(
     system, faults = read_shape(replace(document, data=filled))
     problems = [*problems, *faults, *check.problems]
     if system is None:
-        return None, _in_order(problems)
-    problems = _in_order([*problems, *_impossible_hooks(system, check, problems)])
+        return None, in_order(problems)
+    problems = in_order([*problems, *_impossible_hooks(system, check, problems, files=files)])
     return Loaded(system, tuple(problems), document.positions, path, environ, document.data), problems
 
 
@@ -132,8 +132,11 @@ def _clean(text: str) -> str:
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "…"
 
 
-def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> list[Problem]:
-    """Entries that the kernel would refuse, told before anything is built; those that have a problem are left out."""
+def _impossible_hooks(system: System, check: Check, problems: list[Problem], *, files: bool) -> list[Problem]:
+    """Entries that the kernel would refuse, told before anything is built; those that have a problem are left out.
+
+    Without ``files`` commands are left out too: the kernel looks for their scripts.
+    """
     from agent_engine.hooks.errors import HookRegistrationError
     from agent_engine.spec.hooks import definition
 
@@ -142,7 +145,7 @@ def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> 
     for event, entries in system.hooks.items():
         for index, entry in enumerate(entries):
             name = f"hooks.{event}[{index}]"
-            if hook_event(event) is None or name in told:
+            if hook_event(event) is None or name in told or (entry.kind == "command" and not files):
                 continue
             try:
                 definition(event, entry, folder=check.folder, source=check.file)
@@ -152,7 +155,7 @@ def _impossible_hooks(system: System, check: Check, problems: list[Problem]) -> 
     return found
 
 
-def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
     """Each problem once, in the order of the files, with nothing in it that looks like a credential."""
     seen: dict[tuple[str, int, int, str, str], Problem] = {}
     for problem in problems:

@@ -13,7 +13,7 @@ def run_checks(check: Check, *, files: bool = True) -> None:
     ids.run(check)
     graph.run(check)
     references.run(check, files=files)
-    servers.run(check)
+    servers.run(check, files=files)
     hooks.run(check, files=files)
     secrets.run(check)
     variables.run(check)

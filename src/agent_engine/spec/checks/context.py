@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_engine.plugins.problems import Problem, Severity, did_you_mean
+from agent_engine.plugins.problems import Problem, Severity, did_you_mean, shown
 from agent_engine.spec.compose import DocPath, PathPart, dotted
 from agent_engine.spec.document import Positions
 
@@ -65,6 +66,18 @@ class Check:
             for index, entry in enumerate(entries if isinstance(entries, list) else ()):
                 if isinstance(entry, dict):
                     yield event, index, entry
+
+    def program(self, words: Sequence[str], path: DocPath, folder: Path | None = None) -> None:
+        """Warn of a program that is named by its path and is not there, or that nobody may run."""
+        name = words[0] if words else ""
+        if "/" not in name or "$" in name or "~" in name:
+            return
+        file = (folder or self.folder) / name
+        if not file.exists():
+            self.note(path, f"there is no program {shown(name)} beside the file", severity="warning")
+        elif not file.is_file() or not os.access(file, os.X_OK):
+            what = f"{shown(name)} is no program that may be run; try chmod +x"
+            self.note(path, what, severity="warning")
 
     def texts(self) -> Iterator[tuple[DocPath, str]]:
         """Every text value of the file with its path."""

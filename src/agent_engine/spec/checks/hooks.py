@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent_engine.plugins.loader import is_ref
 from agent_engine.plugins.manifest import MANIFEST, read_manifest
 from agent_engine.plugins.problems import nearest
-from agent_engine.spec.checks.context import Check
+from agent_engine.spec.checks.context import Check, words
 from agent_engine.spec.compose import DocPath
 from agent_engine.spec.events import ON_CONFIG, event_names, hook_event, target_of
 
@@ -23,6 +24,8 @@ def run(check: Check, *, files: bool) -> None:
         _event(check, event)
     for event, index, entry in check.hook_entries():
         _entry(check, event, entry, ("hooks", event, index))
+        if files:
+            _program(check, entry, ("hooks", event, index))
     if files:
         _plugins(check)
 
@@ -88,6 +91,17 @@ def _matcher(check: Check, event: str, entry: dict[str, Any], path: DocPath) -> 
             compile_matcher(matcher)
         except ValueError as exc:
             check.note((*path, "matcher"), f"cannot be read: {exc}")
+
+
+def _program(check: Check, entry: dict[str, Any], path: DocPath) -> None:
+    args, command = entry.get("args"), entry.get("command")
+    if isinstance(args, list):
+        check.program([word for _, word in words(args[:1])], (*path, "args"))
+    elif isinstance(command, str):
+        try:
+            check.program(shlex.split(command)[:1], (*path, "command"))
+        except ValueError:
+            return  # the shell's own to complain about
 
 
 def _url(check: Check, entry: dict[str, Any], path: DocPath) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from agent_engine.plugins.problems import shown
 from agent_engine.spec.checks.context import Check
 from agent_engine.spec.compose import DocPath
 from agent_engine.spec.system import KEYLESS
@@ -13,9 +14,11 @@ _STDIO = ("args", "env", "pass_env", "cwd")
 _HTTP = ("tool_tags", "tool_tag_transport")
 
 
-def run(check: Check) -> None:
+def run(check: Check, *, files: bool) -> None:
     for _, name, block in check.blocks("mcps"):
         _server(check, block, ("mcps", name))
+        if files:
+            _process(check, block, ("mcps", name))
     defaults = check.section("defaults")
     if isinstance(defaults.get("model"), dict):
         _model(check, defaults["model"], ("defaults", "model"))
@@ -43,6 +46,18 @@ def _server(check: Check, block: dict[str, Any], path: DocPath) -> None:
     for index, name in enumerate(block.get("pass_env") or ()) if isinstance(block.get("pass_env"), list) else ():
         if isinstance(name, str) and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             check.note((*path, "pass_env", index), "must be the name of an environment variable, not a value")
+
+
+def _process(check: Check, block: dict[str, Any], path: DocPath) -> None:
+    command, cwd = block.get("command"), block.get("cwd")
+    folder = check.folder
+    if isinstance(cwd, str) and cwd and "$" not in cwd:
+        folder = folder / cwd
+        if not folder.is_dir():
+            check.note((*path, "cwd"), f"there is no folder {shown(cwd)} beside the file", severity="warning")
+            return
+    if isinstance(command, str) and not (isinstance(cwd, str) and "$" in cwd):
+        check.program([command], (*path, "command"), folder)
 
 
 def _model(check: Check, block: dict[str, Any], path: DocPath) -> None:
