@@ -36,6 +36,7 @@ from agent_engine.hooks.managed import RUN_CONTEXT
 from agent_engine.mcp.call import Call, Calls
 from agent_engine.mcp.dispatch import CallDispatcher, Outbound, SessionGone
 from agent_engine.mcp.errors import McpToolError
+from agent_engine.mcp.http_client import DoorClient
 from agent_engine.mcp.stdio import stdio_transport
 from agent_engine.mcp.transport import UNANSWERED, HttpDoor
 
@@ -181,7 +182,7 @@ class McpSession:
         )
         door = HttpDoor(self.server, self._inner, self._calls)
         async with (
-            httpx2.AsyncClient(transport=door, timeout=timeout, trust_env=False) as client,
+            DoorClient(door, self.server.endpoint, timeout) as client,
             streamable_http_client(
                 self.server.endpoint, http_client=client, **_event_size(self.server.max_result_bytes)
             ) as streams,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -46,14 +46,14 @@ async def read_whole(response: httpx2.Response, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     # Without an encoding the bytes are read as they come, past the client's decoder.
-    stream = response.stream if "content-encoding" not in response.headers else response.aiter_bytes()
-    assert isinstance(stream, AsyncIterable)
-    async for part in stream:
+    source = response.stream
+    assert isinstance(source, httpx2.AsyncByteStream)
+    async for part in source if "content-encoding" not in response.headers else response.aiter_bytes():
         size += len(part)
         if size > limit:
             raise TooLarge
         parts.append(part)
-    await response.aclose()
+    await source.aclose()
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

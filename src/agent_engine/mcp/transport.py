@@ -32,7 +32,7 @@ FOLLOW_UP_SECONDS: Final = 10.0
 """How long a notification may wait for its answer: the session sends nothing else meanwhile."""
 _STREAMS: Final = frozenset((STREAM, "subscriptions/listen"))
 """Operations whose answer stays open; their closing event fires when it begins."""
-_DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"location", b"set-cookie", b"transfer-encoding"))
+_DROPPED: Final = frozenset((b"content-encoding", b"location", b"set-cookie"))
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
@@ -250,10 +250,10 @@ class _Passing:
 
 def _answered(response: httpx2.Response, stream: httpx2.AsyncByteStream) -> httpx2.Response:
     """An answer as the SDK gets it: read by the door, decoded by now, with no cookie and no place to go to."""
-    kept = [pair for pair in response.headers.raw if pair[0].lower() not in _DROPPED]
-    answer = httpx2.Response(response.status_code, stream=stream)
-    answer.headers = httpx2.Headers(kept)
-    return answer
+    headers = response.headers.raw
+    if any(name.lower() in _DROPPED for name, _ in headers):
+        headers = [pair for pair in headers if pair[0].lower() not in _DROPPED]
+    return httpx2.Response(response.status_code, headers=headers, stream=stream)
 
 
 def _made_up(request: httpx2.Request, call: Call | None) -> httpx2.Response:
