@@ -69,11 +69,24 @@ format: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-bench: $(VENV)/.installed-dev
+# The other frameworks that the benchmarks compare with live apart: their pins do not go with this project's.
+$(VENV)-bench/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing what the benchmarks compare with into $(VENV)-bench ..."
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-bench && \
+	  uv pip install --quiet --python $(VENV)-bench/bin/python --editable . --group bench; \
+	else \
+	  $(BIN)/python -m venv $(VENV)-bench && \
+	  $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' && \
+	  $(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group bench; \
+	fi
+	@touch $@
+
+bench: $(VENV)/.installed-dev $(VENV)-bench/.installed
 	@$(BIN)/python benchmarks/run_all.py $(ARGS)
 
 mutants: $(VENV)/.installed-dev
 	@$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -163,10 +163,9 @@ FIRST_ANSWERS = {
 }
 
 
-def fresh_process(what: str, own: str, codes: dict[str, str], optional: dict[str, str]) -> None:
+def fresh_process(what: str, own: str, codes: dict[str, str]) -> None:
     """Seconds of a fresh interpreter that runs a line of code, less those of one that runs nothing."""
     codes = {"nothing": "pass", "agent-engine": own, **codes}
-    codes |= {name: code for name, code in optional.items() if importlib.util.find_spec(name) is not None}
     times: dict[str, list[float]] = {name: [] for name in codes}
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     for number in range(6):
@@ -201,11 +200,9 @@ async def main() -> int:
     await together()
     await history()
     agents()
-    fresh_process(
-        "import", "import agent_engine", {name: f"import {module}" for name, module in PEER_IMPORTS.items()}, {}
-    )
+    fresh_process("import", "import agent_engine", {name: f"import {module}" for name, module in PEER_IMPORTS.items()})
     own = FIRST_ANSWERS.pop("agent-engine")
-    fresh_process("the first offline answer", own, FIRST_ANSWERS, {})
+    fresh_process("the first offline answer", own, FIRST_ANSWERS)
     failed = [what for what, _, _, holds in rows if not holds]
     return 1 if failed else 0
 
