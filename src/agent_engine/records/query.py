@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _runs, _steps, _hooks, _hook_runs = schema.runs, schema.steps, schema.hooks, schema.hook_runs
 _facets, _payloads = schema.facets, schema.payloads
 _NOTABLE = text("record_hook_runs.decision NOT IN ('allow', 'none')")
-_RARE = 2000
+_RARE = 20_000
 
 
 class RecordReader:
@@ -85,10 +85,10 @@ class RecordReader:
         """The newest runs that match; ``before`` (a run's key) begins the next page."""
         wanted = wanted or RunFilter()
         with self._engine.connect() as connection:
-            query = self._runs_query(connection, wanted)
+            query, key = self._runs_query(connection, wanted)
             if before is not None:
-                query = query.where(_runs.c.run < before)
-            rows = connection.execute(query.order_by(_runs.c.run.desc()).limit(limit)).fetchall()
+                query = query.where(key < before)
+            rows = connection.execute(query.order_by(key.desc()).limit(limit)).fetchall()
         return [_run_row(row) for row in rows]
 
     def run_row(self, run_id: str) -> RunRow | None:
@@ -104,8 +104,11 @@ class RecordReader:
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             return int(runs), int(connection.execute(still_open).scalar_one())
 
-    def run(self, run_id: str, *, payloads: bool = True) -> RunDetail | None:
-        """One run whole, with the payloads that were captured; None where there is no such run."""
+    def run(self, run_id: str, *, payloads: bool = True, fold_from: int | None = None) -> RunDetail | None:
+        """One run whole, with the payloads that were captured; None where there is no such run.
+
+        In a run of more hook runs than ``fold_from`` those that only allowed or looked are counted and left out.
+        """
         with self._engine.connect() as connection:
             found = connection.execute(select(*_RUN_COLUMNS).where(_runs.c.run_id == run_id)).fetchone()
             if found is None:
@@ -113,11 +116,22 @@ class RecordReader:
             row = _run_row(found)
             steps_query = select(*_STEP_COLUMNS).where(_steps.c.run == row.key).order_by(_steps.c.step)
             steps = [_step(step) for step in connection.execute(steps_query)]
+            folds = fold_from is not None and row.hook_runs > fold_from
             records_query = _records_query().where(_hook_runs.c.run == row.key).order_by(_hook_runs.c.seq)
+            if folds:
+                records_query = records_query.where(~_QUIET)
             records = [_record(record) for record in connection.execute(records_query)]
             if payloads:
                 self._add_payloads(connection, steps)
-        return _tree(row, steps, records)
+            quiet: dict[int, int] = dict(connection.execute(_quiet_query(row.key)).tuples().all()) if folds else {}
+        return _tree(row, steps, records, quiet)
+
+    def records_of_step(self, run_id: str, step: int) -> list[Record]:
+        """All decision records of one step, by its key, in order."""
+        of_run = select(_runs.c.run).where(_runs.c.run_id == run_id).scalar_subquery()
+        query = _records_query().where(_hook_runs.c.run == of_run, _hook_runs.c.step == step)
+        with self._engine.connect() as connection:
+            return [_record(record) for record in connection.execute(query.order_by(_hook_runs.c.seq))]
 
     def values_of(self, facet: str, limit: int = 200) -> list[str]:
         """The agents, tools or decisions (``facet``: agent, tool, decision) that occur, in order."""
@@ -133,26 +147,38 @@ class RecordReader:
         with self._engine.connect() as connection:
             return [row[0] for row in connection.execute(walk, {"facet": facet, "limit": limit})]
 
-    def _runs_query(self, connection: Connection, wanted: RunFilter) -> Select[Any]:
-        query = select(*_RUN_COLUMNS)
+    def _runs_query(self, connection: Connection, wanted: RunFilter) -> tuple[Select[Any], ColumnElement[int]]:
+        """The query without its order, and the column to order by: that of the rarest facet, so that its index is
+        walked; without one, that of the runs."""
         named = [(name, value) for name in ("agent", "tool", "decision") if (value := getattr(wanted, name))]
         named.sort(key=lambda pair: self._frequency(connection, *pair))
+        query, key = select(*_RUN_COLUMNS), _runs.c.run
         for index, (facet, value) in enumerate(named):
             alias = _facets.alias(f"facet_{facet}")
-            matches = and_(alias.c.facet == facet, alias.c.value == value, alias.c.run == _runs.c.run)
+            one = and_(alias.c.facet == facet, alias.c.value == value)
             if index == 0:
-                query = query.join(alias, matches)
+                query, key = query.select_from(alias.join(_runs, _runs.c.run == alias.c.run)).where(one), alias.c.run
             else:
-                query = query.where(select(literal_column("1")).select_from(alias).where(matches).exists())
+                # Looked up run by run; PostgreSQL would make a join of an EXISTS, and without statistics a bad one.
+                same = alias.c.run == key
+                found = select(literal_column("1")).select_from(alias).where(one, same).limit(1).scalar_subquery()
+                query = query.where(found.is_not(None))
         for name in ("status", "session_id", "user_id", "organization_id"):
             value = getattr(wanted, name)
             if value:
-                query = query.where(_runs.c[name] == value)
+                # Beside a facet a column's own index would only lead the planner astray.
+                column = func.coalesce(_runs.c[name], "") if named else _runs.c[name]
+                query = query.where(column == value)
         if wanted.since is not None:
-            query = query.where(_runs.c.started_at >= wanted.since)
+            query = query.where(_runs.c.started_at >= wanted.since, key >= self._first_since(connection, wanted.since))
         if wanted.until is not None:
             query = query.where(_runs.c.started_at < wanted.until)
-        return query
+        return query, key
+
+    def _first_since(self, connection: Connection, since: float) -> int:
+        """A key below which no run began after ``since``: keys follow the times, but for what several writers mix."""
+        earliest = select(_runs.c.run).where(_runs.c.started_at >= since).order_by(_runs.c.started_at).limit(500)
+        return int(connection.execute(select(func.min(earliest.subquery().c.run))).scalar() or 0)
 
     def _frequency(self, connection: Connection, facet: str, value: str) -> int:
         """How many runs have this, counted no further than needed to tell rare from frequent."""
@@ -361,6 +387,19 @@ def _alive() -> ColumnElement[bool]:
     return or_(_payloads.c.expires_at.is_(None), _payloads.c.expires_at > time.time())
 
 
+_QUIET = and_(
+    _hook_runs.c.decision.in_(("allow", "none")), _hook_runs.c.step.is_not(None), _hook_runs.c.context.is_(False),
+    _hooks.c.shadow.is_(False),
+)  # fmt: skip
+
+
+def _quiet_query(run: int) -> Select[Any]:
+    """How many quiet hook runs each step of a run had."""
+    joined = _hook_runs.join(_hooks, _hooks.c.hook == _hook_runs.c.hook)
+    query = select(_hook_runs.c.step, func.count()).select_from(joined)
+    return query.where(_hook_runs.c.run == run, _QUIET).group_by(_hook_runs.c.step)
+
+
 def _records_query() -> Select[Any]:
     joined = (
         _hook_runs.join(_hooks, _hooks.c.hook == _hook_runs.c.hook)
@@ -396,7 +435,7 @@ def _step(row: Any) -> Step:
     return Step(*values)
 
 
-def _tree(run: RunRow, steps: list[Step], records: list[Record]) -> RunDetail:
+def _tree(run: RunRow, steps: list[Step], records: list[Record], quiet: Mapping[int, int]) -> RunDetail:
     by_id = {step.step_id: step for step in steps}
     roots: list[Step] = []
     for step in steps:
@@ -406,7 +445,7 @@ def _tree(run: RunRow, steps: list[Step], records: list[Record]) -> RunDetail:
     for record in records:
         owner = by_id.get(record.step_id) if record.step_id is not None else None
         (loose if owner is None else owner.records).append(record)
-    return RunDetail(run, roots, steps, loose)
+    return RunDetail(run, roots, steps, loose, dict(quiet))
 
 
 def _mapping(value: str | None) -> Mapping[str, Any]:

@@ -72,6 +72,7 @@ runs = Table(
 Index("ix_record_runs_status", runs.c.status, runs.c.run)
 Index("ix_record_runs_started", runs.c.started_at)
 Index("ix_record_runs_session", runs.c.session_id, runs.c.run)
+Index("ix_record_runs_owner", runs.c.user_id, runs.c.organization_id, runs.c.run)
 
 facets = Table(
     "record_facets",

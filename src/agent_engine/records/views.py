@@ -156,12 +156,16 @@ class Step:
 
 @dataclass(slots=True)
 class RunDetail:
-    """A run whole: its steps as a forest in order of opening, and hook runs that belong to no step."""
+    """A run whole: its steps as a forest in order of opening, and hook runs that belong to no step.
+
+    ``quiet``: how many hook runs of a step (by its key) were left out because they only allowed or looked.
+    """
 
     run: RunRow
     roots: list[Step]
     steps: list[Step]
     records: list[Record]
+    quiet: dict[int, int] = field(default_factory=dict)
 
     @property
     def hook_runs(self) -> list[Record]:

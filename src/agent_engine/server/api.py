@@ -41,6 +41,18 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         504: "The run took too long.",
     }.items()
 }
+_STREAM_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": found["description"],
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    for status, found in _ERRORS.items()
+}
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON"}},
+    "required": ["event", "data"],
+}
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": shapes.Error, "description": "There is none."}}
 
 
@@ -84,7 +96,7 @@ async def invoke(request: Request, body: shapes.MessageRequest, identity: Caller
     "/stream",
     response_class=EventStream,
     status_code=200,
-    responses={**_ERRORS, 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={**_STREAM_ERRORS, 200: {"description": "Events", "content": {"text/event-stream": {"schema": _EVENT}}}},
     summary="One message, and what happens as server-sent events",
 )
 async def stream(request: Request, body: shapes.MessageRequest, identity: Caller) -> Response:

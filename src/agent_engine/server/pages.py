@@ -159,10 +159,11 @@ async def run(
 @router.get("/ui/runs/{run_id}/hooks/{step}")
 async def step_hooks(request: Request, browser: Browser, run_id: str, step: int) -> Response:
     """All hook runs of one step, in the place of a folded line."""
-    detail = await asyncio.to_thread(_reader(request).run, run_id, payloads=False)
+    reader = _reader(request)
+    detail = await asyncio.to_thread(reader.run, run_id, payloads=False, fold_from=0)
     if detail is None or not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
-    hooks = present.hooks_of(detail, step)
+    hooks = present.hook_rows(detail, await asyncio.to_thread(reader.records_of_step, run_id, step))
     return page(request, browser, "step_hooks.html", run=detail.run, hooks=hooks, key=step, width=present.WIDTH)
 
 
@@ -377,13 +378,16 @@ def _runs_and_values(reader: RecordReader, wanted: RunFilter, before: int | None
 def _timeline(
     reader: RecordReader, run_id: str, unfolded: int | None
 ) -> tuple[RunDetail, list[present.StepRow], list[present.HookRow]]:
-    detail = reader.run(run_id)
+    detail = reader.run(run_id, fold_from=present.FOLD_FROM)
     if detail is None:
         raise ApiError(404, "not_found", "There is no such run.")
+    for step in detail.steps if unfolded is not None else ():
+        if step.key == unfolded and detail.quiet.pop(step.key, 0):
+            step.records[:] = reader.records_of_step(run_id, step.key)
     at_tools = [
         record.seq for step in detail.steps for record in step.records if record.event in ("before_tool", "after_tool")
     ]
-    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]), unfolded)
+    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]))
     return detail, rows, loose
 
 

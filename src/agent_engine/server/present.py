@@ -62,7 +62,7 @@ class StepRow:
     result: str | None
     diff: list[tuple[str, str]]
     hooks: list[HookRow]
-    quiet: list[Record]
+    quiet: int
     children: list[StepRow] = field(default_factory=list)
 
 
@@ -76,23 +76,20 @@ def decision_word(record: Record) -> str:
     return f"shadow {record.decision}" if record.shadow else record.decision
 
 
-def timeline(
-    detail: RunDetail, changes: Mapping[int, Mapping[str, Any]], unfolded: int | None = None
-) -> tuple[list[StepRow], list[HookRow]]:
+def timeline(detail: RunDetail, changes: Mapping[int, Mapping[str, Any]]) -> tuple[list[StepRow], list[HookRow]]:
     """The steps of a run as rows, nested, and the hook runs that stand at no step.
 
-    ``changes``: captured payloads of hook runs, by number. In a long run quiet hook runs are folded, except at the step
-    whose key is ``unfolded``.
+    ``changes``: captured payloads of hook runs, by number.
     """
-    scale = _Scale(detail, unfolded)
+    scale = _Scale(detail)
     rows = [_step_row(step, 0, scale, changes) for step in detail.roots]
     return rows, [_hook_row(record, scale) for record in detail.records]
 
 
-def hooks_of(detail: RunDetail, key: int) -> list[HookRow]:
-    """All hook runs of one step."""
-    scale = _Scale(detail, key)
-    return [_hook_row(record, scale) for step in detail.steps if step.key == key for record in step.records]
+def hook_rows(detail: RunDetail, records: Sequence[Record]) -> list[HookRow]:
+    """Hook runs of a run as rows."""
+    scale = _Scale(detail)
+    return [_hook_row(record, scale) for record in records]
 
 
 def flat(rows: Sequence[StepRow]) -> Iterator[StepRow]:
@@ -259,9 +256,8 @@ def clock(at: float | None) -> str:
 class _Scale:
     """From times to places on the run's time scale."""
 
-    def __init__(self, detail: RunDetail, unfolded: int | None) -> None:
-        self.folds = sum(len(step.records) for step in detail.steps) > FOLD_FROM
-        self.unfolded = unfolded
+    def __init__(self, detail: RunDetail) -> None:
+        self.quiet = detail.quiet
         self.start = detail.run.started_at
         self.run_waits = detail.run.status == "waiting"
         ends = [
@@ -290,15 +286,8 @@ def _hook_row(record: Record, scale: _Scale) -> HookRow:
     )
 
 
-def _is_quiet(record: Record) -> bool:
-    return record.decision in ("allow", "none") and not record.shadow and not record.context
-
-
 def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mapping[str, Any]]) -> StepRow:
     asked, used, result = _captured(step, changes)
-    folds = scale.folds and step.key != scale.unfolded
-    quiet = [record for record in step.records if _is_quiet(record)] if folds else []
-    shown = [record for record in step.records if not _is_quiet(record)] if folds else step.records
     return StepRow(
         step,
         depth,
@@ -309,8 +298,8 @@ def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mappi
         None if used is None or used == asked else json_text(used),
         None if result is None else json_text(result),
         diff(asked, used) if asked is not None and used is not None else [],
-        [_hook_row(record, scale) for record in shown],
-        quiet,
+        [_hook_row(record, scale) for record in step.records],
+        scale.quiet.get(step.key, 0),
         [_step_row(child, depth + 1, scale, changes) for child in step.children],
     )
 

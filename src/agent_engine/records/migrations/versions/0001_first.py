@@ -152,6 +152,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run"),
         sa.UniqueConstraint("run_id"),
     )
+    op.create_index("ix_record_runs_owner", "record_runs", ["user_id", "organization_id", "run"], unique=False)
     op.create_index("ix_record_runs_session", "record_runs", ["session_id", "run"], unique=False)
     op.create_index("ix_record_runs_started", "record_runs", ["started_at"], unique=False)
     op.create_index("ix_record_runs_status", "record_runs", ["status", "run"], unique=False)
