@@ -19,6 +19,7 @@ from agent_engine.hooks.offload import Stage, call
 from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
 from agent_engine.hooks.rows import Ran, hook_run, result_row, text_of
 from agent_engine.hooks.together import DISCARDED, Edits, Job, is_awaitable, run_together
+from agent_engine.hooks.told import kept
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from agent_engine.hooks.plan import Entry, Group, Plan
     from agent_engine.hooks.site import Site
+    from agent_engine.hooks.told import Telling
 
 logger = logging.getLogger("agent_engine.hooks")
 
@@ -93,14 +95,19 @@ class Dispatch:
         value: Any,
         error: BaseException | None,
         begun: float | None = None,
+        told: Telling | None = None,
     ) -> Verdict:
         """Take over from a quick way through one sequential group, at the hook that did not simply say "go on".
 
-        ``left`` is how many hooks are behind it, ``begun`` when it began (``time.perf_counter``).
+        ``left`` is how many hooks are behind it, ``begun`` when it began (``time.perf_counter``), ``told`` who has told
+        of those before it.
         """
         group = self.plan.groups[0]
         position = len(group.entries) - 1 - left
-        ran = self.heard(group.entries[position], begun)
+        ran = self.heard(group.entries[position], begun if told is None else told.begun)
+        if told is not None:
+            ran.before = self._folding.named(told.known)
+            ran.seen = ran.left = self._left = told.left
         if error is None and is_awaitable(value):
             value, error = await within(value, ran.entry.limit)
         self.settle(ran, value, error)
@@ -236,7 +243,7 @@ class Dispatch:
                 ran.before = self._folding.snapshot(given)
         if self._keeps:
             if self._left is None:
-                self._left = self._kept(given)
+                self._left = kept(given, self._folding)
             ran.seen = ran.left = self._left
         if entry.when is not None:
             try:
@@ -252,12 +259,6 @@ class Dispatch:
             if not applies:
                 return None
         return ran
-
-    def _kept(self, payload: Any) -> Any:
-        """A copy that no hook sees; what it shares with the payload is lent to nobody and need not be copied."""
-        copy = copy_of(payload)
-        self._folding.lend(copy, None)
-        return copy
 
     def heard(self, entry: Entry, begun: float | None = None) -> Ran:
         """A hook that something has come of already, or whose time was over before it began."""
@@ -389,7 +390,7 @@ class Dispatch:
         if ran.before is not None and ran.failure is None and ran.entry.counts:
             ran.changed = self._folding.changed(self.payload, ran.before)
         if self._keeps and ran.changed:
-            ran.left = self._left = self._kept(self.payload)
+            ran.left = self._left = kept(self.payload, self._folding)
 
     def _send(self) -> None:
         """Tell the sink and the caller of what has been settled, and raise what is to be raised; on the loop."""

@@ -17,6 +17,7 @@ from agent_engine.hooks.payloads import payload_type, set_turn
 from agent_engine.hooks.quick import Patience, Timed, call_all, relay, together, walk
 from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.site import Site
+from agent_engine.hooks.told import Telling
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
 if TYPE_CHECKING:
@@ -87,11 +88,11 @@ class Plan:
     """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
 
     __slots__ = (
-        "_calls",
         "_foldings",
         "_patience",
         "_quick",
         "_way",
+        "calls",
         "entries",
         "event",
         "groups",
@@ -107,7 +108,7 @@ class Plan:
         self.limits = tuple(entry.limit for entry in entries)
         self.groups = tuple(_groups(self.entries))
         self.reader: Reader = reader_of(self.spec)
-        self._calls = tuple(entry.call for entry in self.entries)
+        self.calls = tuple(entry.call for entry in self.entries)
         self._way = _way(self.spec, self.groups)
         self._patience = Patience()
         own_type = payload_type(event)
@@ -128,11 +129,13 @@ class Plan:
         Raises:
             HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
         """
-        folding = self._quick.get(type(payload)) if site.sink is None else None
-        if folding is None:
+        folding = self._quick.get(type(payload))
+        if site.sink is not None and folding is not None and self._way in TIMED:
+            return await self._telling(payload, site, folding)
+        if site.sink is not None or folding is None:
             return await Dispatch(self, payload, site).run()
         before = folding.keep(payload)
-        pending = iter(self._calls)
+        pending = iter(self.calls)
         set_turn(payload, pending)
         way = self._way
         try:
@@ -156,6 +159,21 @@ class Plan:
         after = folding.read(payload)
         return let_through(payload, after is not before and not same(after, before))
 
+    async def _telling(self, payload: Any, site: Site, folding: Folding) -> Verdict:
+        pending = Telling(self, payload, site, folding)
+        before = pending.known
+        set_turn(payload, pending)
+        try:
+            if self._way is INLINE:
+                outcome = call_all(pending, payload)
+            else:
+                outcome = await walk(pending, payload, self.limits)
+        finally:
+            set_turn(payload, None)
+        if outcome is not None:
+            return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome, told=pending)
+        return let_through(payload, pending.known is not before and not same(pending.known, before))
+
     async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
         folding = self._quick.get(type(payload)) if site.sink is None and self._way in TIMED else None
@@ -164,7 +182,7 @@ class Plan:
             verdict = await one.run()
             return verdict, one.rows or []
         before = folding.keep(payload)
-        pending = Timed(self._calls)
+        pending = Timed(self.calls)
         set_turn(payload, pending)
         try:
             if self._way is INLINE:
