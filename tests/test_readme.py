@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
+
+from agent_engine.spec.load import examine_text
+from agent_engine.spec.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/quickstart.md", "docs/records.md", "docs/server.md"]
+REFERENCE = "docs/agents_yaml.md"
 # These go on with the system that the quick start builds.
 AFTER_QUICKSTART = ("docs/records.md", "docs/server.md")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -121,7 +126,48 @@ def test_the_picture_of_the_account_names_real_hooks():
         assert hook.rpartition(".")[2] in example or hook == "redact_keys"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/index.md"])
+def test_the_reference_of_the_file_says_what_is_so(tmp_path):
+    """Commands end with the code they name (else 0) and say the text below them; pieces of YAML fit into its system."""
+    said, pieces = "", []
+    for block in blocks_of(REFERENCE):
+        if block.file is not None:
+            block.write(tmp_path)
+        elif block.language == "yaml":
+            pieces.append(block.text)
+        elif block.language == "python":
+            done = run([sys.executable, "-c", block.text], tmp_path)
+            said = done.stdout + done.stderr
+        elif block.language == "console":
+            for line in block.text.splitlines():
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                waiting = re.search(r"^(?:Run )?([0-9a-f]{32}) ", said, re.MULTILINE)
+                done = run([waiting[1] if word == "RUN" and waiting else word for word in words], tmp_path)
+                said = done.stdout + done.stderr
+                assert done.returncode == int((re.findall(r"# exit code (\d)", line) or ["0"])[0]), (line, said)
+        else:
+            assert block.language == "text"
+            assert block.text in said
+    whole = (tmp_path / "agents.yaml").read_text(encoding="utf-8")
+    accepts = Draft202012Validator(json_schema()).is_valid
+    for piece in pieces:
+        text = with_piece(whole, piece)
+        loaded, problems = examine_text(text, tmp_path / "agents.yaml", environ={})
+        assert loaded is not None, problems
+        assert [str(one) for one in problems if one.severity == "error"] == [], piece
+        assert accepts(loaded.data), piece
+
+
+def with_piece(whole: str, piece: str) -> str:
+    """A file with the top-level keys of ``piece`` in the place of its own."""
+    parts = re.split(r"^(?=\w+:)", whole, flags=re.MULTILINE)
+    for part in re.split(r"^(?=\w+:)", piece, flags=re.MULTILINE)[1:]:
+        key = part.partition(":")[0]
+        kept = [one for one in parts if not one.startswith(f"{key}:")]
+        parts = [*kept, part if part.endswith("\n") else f"{part}\n"]
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("page", [*PAGES, REFERENCE, "CONTRIBUTING.md", "docs/index.md"])
 def test_every_link_leads_to_a_file(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)", text):
