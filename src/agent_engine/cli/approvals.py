@@ -16,7 +16,9 @@ from agent_engine.cli.options import EnvFile, ModelName, Records, load_env_file
 from agent_engine.cli.plaintext import plain
 from agent_engine.cli.waiting import Decision, Source, WaitingRun
 
-app = typer.Typer(no_args_is_help=True, help="Runs that wait for an approval: list them, say yes or no.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Runs that wait for an approval: list them, say yes or no."
+)
 
 ConfigOrNone = Annotated[
     Path | None, typer.Option("--config", "-c", help="The agents.yaml whose waiting runs are meant.")

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from agent_engine.mcp.client import McpClients
     from agent_engine.mcp.server import McpServer
 
-app = typer.Typer(no_args_is_help=True, help="MCP servers: list them and their tools, call one tool with hooks on.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="MCP servers: list them and their tools, call one tool with hooks on.",
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 OrganizationId = Annotated[str | None, typer.Option("--organization-id", help="The caller's organisation.")]
