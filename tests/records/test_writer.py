@@ -15,7 +15,7 @@ import pytest
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
 from agent_engine.records.facts import Fact
-from agent_engine.records.journal import Journals, MemoryJournal, RunOpened, open_journal
+from agent_engine.records.journal import Journals, MemoryJournal, RunOpened, new_id, open_journal
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import Recovery
@@ -234,3 +234,17 @@ async def test_digests_can_be_turned_off(tmp_path: Path) -> None:
     await record(address, run("r1", tool_step("r1", hooks=[hook_run(before=payload(q="x"))])))
     with RecordReader.open(address) as reader:
         assert reader.records()[0].before_digest is None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_gives_out_other_ids() -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(read, 100).decode()
+    os.close(read)
+    os.close(write)
+    assert theirs.partition("-")[0] != new_id().partition("-")[0]

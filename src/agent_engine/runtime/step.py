@@ -55,13 +55,11 @@ class Step:
         journal = self.state.journal
         if journal is None:
             return
-        from uuid import uuid4
-
-        from agent_engine.records.journal import StepOpened
+        from agent_engine.records.journal import StepOpened, new_id
 
         if journal.full:
             await journal.room()
-        self.step_id = uuid4().hex
+        self.step_id = new_id()
         self.unheard = []
         journal.write(
             StepOpened(
