@@ -10,6 +10,9 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from agent_engine.cli.state import state_path
+from agent_engine.records.settings import default_store
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 SYSTEM = """\
@@ -142,3 +145,13 @@ def test_inspect_needs_a_file_unless_it_shows_records(agentctl, tmp_path):
     assert done.code == 1
     assert "none.db" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_what_is_kept_stands_beside_the_file_as_it_was_named(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "real" / "agents.yaml").write_text("")
+    link = tmp_path / "site" / "agents.yaml"
+    link.symlink_to(tmp_path / "real" / "agents.yaml")
+    assert state_path(link) == tmp_path.resolve() / "site" / ".agent_engine" / "agents.db"
+    assert default_store(link) == f"sqlite:{tmp_path.resolve() / 'site' / '.agent_engine' / 'records.db'}"

@@ -134,3 +134,21 @@ def test_a_program_that_is_not_there_is_a_warning(tmp_path: Path, entry: str, wo
     found = check_project(project(tmp_path, yaml, {"a.md": "text", "plugins/x.py": ""}))
     assert [one.message for one in found] == ([words] if words else [])
     assert all(one.severity == "warning" for one in found)
+
+
+def test_a_file_that_may_not_be_read_is_a_problem_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path.name in ("access.py", "find.py"):
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    found = problems(tmp_path, {"a.md": "{{ tody }}"})
+    assert "plugins/access.py cannot be read: Permission denied" in found
+    assert "plugins/tools/find.py cannot be read: Permission denied" in found
+    assert any("did you mean 'today'" in one for one in found)
+    assert len(found) == 3

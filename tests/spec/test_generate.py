@@ -363,3 +363,12 @@ def test_a_script_that_is_still_to_be_written_does_not_stop_it(tmp_path: Path) -
     assert generate(path) != []
     assert generate(path) == []
     assert any("cannot open its script 'gate.py'" in one for one in errors(path))
+
+
+def test_a_place_that_cannot_be_written_is_one_problem(tmp_path: Path) -> None:
+    path = tmp_path / "agents.yaml"
+    path.write_text(YAML)
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "tools").write_text("a file where the folder belongs")
+    with pytest.raises(SpecError, match="cannot be written"):
+        generate(path)

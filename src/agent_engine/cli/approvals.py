@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 ConfigOrNone = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The agents.yaml whose waiting runs are meant.")
+    Path | None, typer.Option("--config", "-c", readable=False, help="The agents.yaml whose waiting runs are meant.")
 ]
 Url = Annotated[str | None, typer.Option("--url", help="The address of a running `agentctl serve`, instead of a file.")]
 RunOrCall = Annotated[str, typer.Argument(metavar="ID", help="A run's id, for all it asks, or RUN:CALL for one call.")]

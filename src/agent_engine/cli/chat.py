@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ import typer
 from agent_engine.cli.main import DONE, report
 from agent_engine.cli.options import EnvFile, ModelName, Records, SessionId, UserId, load_env_file
 from agent_engine.cli.plaintext import answer_for, plain
+from agent_engine.cli.state import state_path
 
 if TYPE_CHECKING:
     from agent_engine.cli.talk import Talk
@@ -30,7 +32,7 @@ HELP = """\
 
 def chat(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The agents.yaml of the system to talk with.")
+        Path | None, typer.Option("--config", "-c", readable=False, help="The agents.yaml of the system to talk with.")
     ] = None,
     url: Annotated[str | None, typer.Option("--url", help="The address of a running `agentctl serve`.")] = None,
     session_id: SessionId = None,
@@ -193,10 +195,10 @@ def _reader(config: Path | None) -> Callable[[str], Awaitable[str]]:
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
     history: History = InMemoryHistory()
-    if config is not None:
-        folder = config.resolve().parent / ".agent_engine"
-        if config.resolve().parent.is_dir():
-            folder.mkdir(exist_ok=True)
+    if config is not None and (folder := state_path(config).parent).parent.is_dir():
+        with suppress(OSError):  # where nothing can be kept, the lines of this conversation are recalled all the same
+            folder.mkdir(mode=0o700, exist_ok=True)
+            (folder / "chat_history").touch(mode=0o600)
             history = FileHistory(str(folder / "chat_history"))
     session: PromptSession[str] = PromptSession(history=history, enable_history_search=True)
 

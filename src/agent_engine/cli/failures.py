@@ -59,7 +59,7 @@ def _os_text(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return "this is a folder, and a file is needed."
     if isinstance(error, PermissionError):
-        return "it may not be read; check its permissions."
+        return "it may not be read or written; check its permissions."
     return f"{(error.strerror or type(error).__name__).lower()}."
 
 

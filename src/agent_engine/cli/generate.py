@@ -9,7 +9,9 @@ import typer
 
 
 def generate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The agents.yaml to write the missing parts of.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="The agents.yaml to write the missing parts of.")
+    ],
     mode: Annotated[
         Literal["all", "children", "child"],
         typer.Option(help="Everything; everything below the root; or the one node that --agent names."),

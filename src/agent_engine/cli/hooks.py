@@ -27,7 +27,8 @@ app = typer.Typer(
 )
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="Take the hooks of this agents.yaml.")
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", readable=False, help="Take the hooks of this agents.yaml."),
 ]
 Imports = Annotated[
     list[str] | None,

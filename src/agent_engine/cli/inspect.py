@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The agents.yaml to look at.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", readable=False, help="The agents.yaml to look at.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Serve pages that show the recorded runs of the system.")] = False,
     store: Annotated[

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[Path, typer.Option("--config", "-c", help="The agents.yaml of the system.", show_default=False)]
+Config = Annotated[
+    Path, typer.Option("--config", "-c", readable=False, help="The agents.yaml of the system.", show_default=False)
+]
 EnvFile = Annotated[
-    Path | None, typer.Option("--env", help="A file of NAME=VALUE lines to set first; what is set already stays.")
+    Path | None,
+    typer.Option("--env", readable=False, help="A file of NAME=VALUE lines to set first; what is set already stays."),
 ]
 SessionId = Annotated[
     str | None, typer.Option("--session-id", help="The conversation to go on with; without it, one of its own.")

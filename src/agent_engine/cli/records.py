@@ -44,7 +44,9 @@ Store = Annotated[
         help="sqlite:FILE, jsonl:FILE or postgresql://…; else AGENT_ENGINE_RECORDS, else .agent_engine/records.db.",
     ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="Take the store beside this agents.yaml.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", readable=False, help="Take the store beside this agents.yaml.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one object a line.")]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")]
 Event = Annotated[str | None, typer.Option("--event", help="At this event.")]

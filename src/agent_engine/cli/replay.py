@@ -30,7 +30,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def replay(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Take the hooks of this agents.yaml.", show_default=False)
+        Path | None,
+        typer.Option("--config", "-c", readable=False, help="Take the hooks of this agents.yaml.", show_default=False),
     ] = None,
     imports: Annotated[
         list[str] | None, typer.Option("--import", metavar="MODULE", help="Import this first; it registers hooks.")

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 
 
 def state_path(config: Path) -> Path:
-    """The database of the system that ``config`` declares; it need not exist."""
-    return config.resolve().parent / ".agent_engine" / f"{config.stem}.db"
+    """The database of the system that ``config`` declares; it need not exist.
+
+    It is beside the file as it was named, like prompts and plugins; what a link to a file points to does not count.
+    """
+    return config.parent.resolve() / ".agent_engine" / f"{config.stem}.db"
 
 
 def open_store(config: Path) -> ConversationStore:

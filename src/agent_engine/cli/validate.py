@@ -13,7 +13,7 @@ from agent_engine.cli.options import EnvFile, load_env_file
 
 
 def validate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The agents.yaml to check.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The agents.yaml to check.")],
     env: EnvFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON on stdout.")] = False,
 ) -> None:

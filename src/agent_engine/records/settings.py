@@ -118,7 +118,7 @@ def default_store(config: Path | None = None, environ: Mapping[str, str] = os.en
 
     AGENT_ENGINE_RECORDS, else a SQLite file in ``.agent_engine`` beside the system's file, or in the work folder.
     """
-    folder = (config.resolve().parent if config is not None else Path()) / ".agent_engine"
+    folder = (config.parent.resolve() if config is not None else Path()) / ".agent_engine"
     return environ.get(STORE) or f"sqlite:{folder / 'records.db'}"
 
 

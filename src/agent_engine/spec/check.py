@@ -64,16 +64,20 @@ class _Project:
             self._note(path, f"{table}.{key}", message)
 
     def _tree(self, path: Path) -> ast.Module | None:
-        """The syntax tree of a file; None, and one problem, where it is no Python."""
+        """The syntax tree of a file; None, and one problem, where it is no Python or cannot be read."""
         try:
             return self._sources.tree(path)
         except (SyntaxError, ValueError, RecursionError) as exc:
-            if path not in self._broken:
-                self._broken.add(path)
-                line, column = getattr(exc, "lineno", None) or 1, getattr(exc, "offset", None) or 1
-                what = getattr(exc, "msg", None) or type(exc).__name__
-                self.problems.append(Problem(str(path), line, column, "", f"not valid Python: {what}"))
-            return None
+            line, column = getattr(exc, "lineno", None) or 1, getattr(exc, "offset", None) or 1
+            problem = Problem(
+                str(path), line, column, "", f"not valid Python: {getattr(exc, 'msg', type(exc).__name__)}"
+            )
+        except OSError as exc:
+            problem = Problem(str(path), 0, 0, "", f"cannot be read: {exc.strerror or type(exc).__name__}")
+        if path not in self._broken:
+            self._broken.add(path)
+            self.problems.append(problem)
+        return None
 
     def _has(self, ref: str, *names: str) -> str | None:
         """What is wrong with code that is looked at but not imported; None where nothing is."""
@@ -120,8 +124,8 @@ class _Project:
             return True  # no Python, which is told already
         try:
             found = self._sources.class_names(file, cls)
-        except (SyntaxError, ValueError, RecursionError):
-            return True  # a base is in a file that is no Python
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return True  # a base is in a file that is no Python, or cannot be read
         if found is None:
             return cls in set(bound_names(tree.body))
         return method in found[0] or not found[1]
@@ -161,7 +165,7 @@ class _Project:
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else ():
             if "__pycache__" in file.parts or not file.is_file():
                 continue
-            if STUB_MARKER.encode() not in file.read_bytes():
+            if not _holds_stub(file):
                 continue
             tree = self._tree(file)
             for name, line, column in _unwritten(tree) if tree is not None else ():
@@ -174,6 +178,13 @@ def _shown(file: Path, folder: Path) -> str:
         return str(file.relative_to(folder.resolve()))
     except ValueError:
         return str(file)
+
+
+def _holds_stub(file: Path) -> bool:
+    try:
+        return STUB_MARKER.encode() in file.read_bytes()
+    except OSError:
+        return True  # told where its tree is asked for
 
 
 def _unwritten(tree: ast.Module) -> Iterator[tuple[str, int, int]]:

@@ -221,7 +221,11 @@ class _Plan:
         if entries is not None:
             planned.append(entries)
         for path, text, _ in planned:
-            _write(path, text)
+            try:
+                _write(path, text)
+            except OSError as exc:
+                what = f"cannot be written: {exc.strerror or type(exc).__name__}"
+                raise SpecError([Problem(str(path), 0, 0, "", what)]) from exc
         return [change for _, _, change in planned]
 
     def _python_change(self, path: Path, file: _File) -> tuple[Path, str, Change] | None:
