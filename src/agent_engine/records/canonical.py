@@ -46,7 +46,7 @@ def canonical(value: object) -> str:
     Raises:
         NoDigest: a cycle, NaN, too deep, or a type without a JSON form.
     """
-    return "".join(pieces(value)) if is_large(value) else _whole(value)
+    return "".join(pieces(value)) if is_large(value) else canonical_small(value)
 
 
 def digest(value: object) -> str:
@@ -65,7 +65,7 @@ def digest(value: object) -> str:
 
 def digest_small(value: object) -> str:
     """The same for a value of which :func:`is_large` says that it is not, in one go."""
-    return sha256(_whole(value).encode("ascii")).hexdigest()
+    return sha256(canonical_small(value).encode("ascii")).hexdigest()
 
 
 def payload_form(event: str, payload: object, at_once: bool = False) -> Any:
@@ -115,7 +115,8 @@ def pieces(value: object) -> Iterator[str]:
         pace.step()
 
 
-def _whole(value: object) -> str:
+def canonical_small(value: object) -> str:
+    """The same as :func:`canonical` for a value of which :func:`is_large` says that it is not, in one go."""
     try:
         return _encode(value)
     except JsonFormError as error:
@@ -163,7 +164,7 @@ def _part(value: Any, path: str, depth: int) -> Iterator[str]:
     if is_large(value):
         yield from _walk(value, path, depth)
     else:
-        yield _whole(value)
+        yield canonical_small(value)
 
 
 _FIELDS: dict[type, tuple[str, ...] | None] = {}

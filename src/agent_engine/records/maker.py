@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent_engine.records.canonical import NoDigest, canonical, digest, digest_small, is_large, payload_form
+from agent_engine.records.canonical import (
+    NoDigest,
+    canonical,
+    canonical_small,
+    digest,
+    digest_small,
+    is_large,
+    payload_form,
+)
 from agent_engine.records.facts import Fact, Payloads
 from agent_engine.records.journal import Entry, HookRan, RunClosed, RunOpened, StepClosed, StepOpened
 from agent_engine.records.settings import RecordSettings
@@ -51,6 +59,7 @@ class FactMaker:
 
     def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
+        self._reason = settings.reason
         self._last: tuple[object, str | None] = (None, None)
         self._seen: dict[int, tuple[object, str | None]] = {}
         self._kinds: dict[tuple[str | None, str], str] = {}
@@ -58,18 +67,26 @@ class FactMaker:
 
     def take(self, entry: Entry) -> Taken:
         """The fact where it is a matter of microseconds, else the entry itself, for ``make``."""
-        if entry.__class__ is HookRan:
-            run = entry.run
+        kind = entry.__class__
+        if kind is HookRan:
+            run = entry.run  # type: ignore[union-attr]  # kind is HookRan, here and below
             payload, found = self._last
             if run.before is None:
-                return "hook", *_hook_values(entry, run, None, None, self._settings.reason)
+                return "hook", *_hook_values(entry, run, None, None, self._reason)  # type: ignore[arg-type]
             if run.before is payload and run.after is payload and not self._settings.capture:
-                return "hook", *_hook_values(entry, run, found, found, self._settings.reason)
+                return "hook", *_hook_values(entry, run, found, found, self._reason)  # type: ignore[arg-type]
+        elif (kind is StepOpened or kind is StepClosed) and not self._settings.capture:
+            detail = entry.detail  # type: ignore[union-attr]  # kind is one of these two
+            if "payload" not in detail:
+                text = _json(detail)
+                if kind is StepOpened:
+                    return "step_opened", *_opened_values(entry, text)  # type: ignore[arg-type]
+                return "step_closed", *_closed_values(entry, text, self._reason)  # type: ignore[arg-type]
         try:
-            kind, values, _ = self._fact(entry, at_once=True)
+            name, values, _ = self._fact(entry, at_once=True)
         except _LaterError:
             return entry
-        return kind, *values
+        return name, *values
 
     def begin(self) -> None:
         """Forget the payloads of the batch before; their ids may stand for others now."""
@@ -106,38 +123,23 @@ class FactMaker:
             if settings.digests:
                 before = self._digest(event, run.before, at_once)
                 after = self._digest(event, run.after, at_once) if changed else before
-        return "hook", _hook_values(entry, run, before, after, settings.reason), payloads
+        return "hook", _hook_values(entry, run, before, after, self._reason), payloads
 
     def _step_opened(self, entry: StepOpened, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
         if self._settings.capture:
             self._kinds[(entry.run_id, entry.step_id)] = entry.kind
         detail, payloads = self._detail(entry.detail, entry.kind, at_once)
-        values = (entry.run_id, entry.step_id, entry.parent_id, entry.kind, entry.name, entry.agent, entry.at, detail)
-        return "step_opened", values, payloads
+        return "step_opened", _opened_values(entry, detail), payloads
 
     def _step_closed(self, entry: StepClosed, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
         key = (entry.run_id, entry.step_id)
         detail, payloads = self._detail(entry.detail, self._kinds.get(key, "tool"), at_once)
         if self._kinds and entry.outcome != "waiting":
             self._kinds.pop(key, None)
-        values = (
-            entry.run_id,
-            entry.step_id,
-            entry.status,
-            entry.error_type,
-            entry.outcome,
-            entry.refused_by,
-            _cap(entry.reason, self._settings.reason),
-            round(entry.duration_ms, 4),
-            detail,
-            _sorted_words(tuple(entry.unheard)) if entry.unheard else None,
-        )
-        return "step_closed", values, payloads
+        return "step_closed", _closed_values(entry, detail, self._reason), payloads
 
     def _detail(self, detail: Mapping[str, Any], kind: str, at_once: bool) -> tuple[str | None, Payloads]:
         """The safe part of a step's detail as JSON (digests in the place of payloads), and the payloads to store."""
-        if not detail:
-            return None, ()
         if "payload" not in detail:
             return _json(detail), ()
         safe, settings = dict(detail), self._settings
@@ -221,6 +223,25 @@ def _hook_values(entry: HookRan, run: HookRun, before: str | None, after: str | 
     )
 
 
+def _opened_values(entry: StepOpened, detail: str | None) -> tuple[Any, ...]:
+    return entry.run_id, entry.step_id, entry.parent_id, entry.kind, entry.name, entry.agent, entry.at, detail
+
+
+def _closed_values(entry: StepClosed, detail: str | None, reason: int) -> tuple[Any, ...]:
+    return (
+        entry.run_id,
+        entry.step_id,
+        entry.status,
+        entry.error_type,
+        entry.outcome,
+        entry.refused_by,
+        _cap(entry.reason, reason),
+        round(entry.duration_ms, 4),
+        detail,
+        _sorted_words(tuple(entry.unheard)) if entry.unheard else None,
+    )
+
+
 def _run_opened(entry: RunOpened) -> tuple[Any, ...]:
     who = (entry.run_id, entry.system, entry.session_id, entry.user_id, entry.organization_id)
     return (*who, entry.at, entry.message_digest, _text(entry.generation))
@@ -232,10 +253,11 @@ def _run_closed(entry: RunClosed) -> tuple[Any, ...]:
 
 
 def _json(value: Mapping[str, Any]) -> str | None:
+    """Metadata as JSON; it is small by agreement."""
     if not value:
         return None
     try:
-        return canonical(value if type(value) is dict else dict(value))
+        return canonical_small(value if type(value) is dict else dict(value))
     except NoDigest as error:
         return canonical({"unreadable": str(error)})
 
