@@ -104,11 +104,14 @@ def test_a_hook_that_breaks_ends_with_4_and_keeps_the_text_of_its_exception(conf
     assert "log rules: failed error_type=" in done.stderr
 
 
-def test_an_unknown_model_is_one_sentence(config):
-    done = agentctl("run", "--config", config, "--message", "hello", "--model", "nowhere:x", "-q")
-    assert done.returncode in (1, 2, 4)
-    assert "nowhere" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("opnai:x", "did you mean 'openai'?"), ("", "there is no provider ''"), ("openai", "openai:NAME")],
+)
+def test_a_model_that_there_is_not_is_wrong_usage(config, here, model, words):
+    done = here("run", "--config", config, "--message", "hello", "--model", model)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
 
 
 def test_a_provider_without_its_key_is_one_sentence_that_names_the_variable(config):

@@ -122,6 +122,10 @@ def test_problems_come_in_the_order_of_the_file_and_each_once(tmp_path: Path) ->
         ("hooks: {before_tool: [{command: bin/gate.sh -q}]}", "there is no program 'bin/gate.sh' beside the file"),
         ("hooks: {before_tool: [{command: ./a.md}]}", "'./a.md' is no program that may be run; try chmod +x"),
         ("mcps: {m: {command: ./server}}", "there is no program './server' beside the file"),
+        (
+            "mcps: {m: {command: python3 server.py}}",
+            "'python3 server.py' is the name of one program here; write `command: python3` and the rest under args",
+        ),
         ("mcps: {m: {command: python3, cwd: nowhere}}", "there is no folder 'nowhere' beside the file"),
         ("hooks: {before_tool: [{command: 'true || ./gate.sh'}]}", ""),
         ("hooks: {before_tool: [{command: $HOME/gate.sh}]}", ""),

@@ -19,8 +19,30 @@ SessionId = Annotated[
     str | None, typer.Option("--session-id", help="The conversation to go on with; without it, one of its own.")
 ]
 UserId = Annotated[str | None, typer.Option("--user-id", help="Who asks; hooks read it from the run context.")]
+
+
+def _known_model(value: str | None) -> str | None:
+    if value is None:
+        return None
+    from agent_engine.spec.problems import did_you_mean
+    from agent_engine.spec.system import KEYLESS, PROVIDERS
+
+    provider, _, name = value.partition(":")
+    if provider not in PROVIDERS:
+        raise typer.BadParameter(f"there is no provider {provider!r}{did_you_mean(provider, PROVIDERS)}.")
+    if not name and provider not in KEYLESS:
+        raise typer.BadParameter(f"the name of the model is missing: {provider}:NAME.")
+    return value
+
+
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="PROVIDER:NAME", help="Take this model in place of those in the file.")
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PROVIDER:NAME",
+        callback=_known_model,
+        help="Take this model in place of those in the file.",
+    ),
 ]
 Records = Annotated[
     str | None,

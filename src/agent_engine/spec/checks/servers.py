@@ -56,7 +56,13 @@ def _process(check: Check, block: dict[str, Any], path: DocPath) -> None:
         if not folder.is_dir():
             check.note((*path, "cwd"), f"there is no folder {shown(cwd)} beside the file", severity="warning")
             return
-    if isinstance(command, str) and not (isinstance(cwd, str) and "$" in cwd):
+    if not isinstance(command, str) or (isinstance(cwd, str) and "$" in cwd):
+        return
+    program, *more = command.split() or [""]
+    if more and not (folder / command).exists():
+        what = f"{shown(command)} is the name of one program here; write `command: {program}` and the rest under args"
+        check.note((*path, "command"), what, severity="warning")
+    else:
         check.program([command], (*path, "command"), folder)
 
 
