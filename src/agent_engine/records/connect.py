@@ -104,6 +104,8 @@ def _set_up(connection: Any, _record: object) -> None:
             time.sleep(0.02)
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA cache_size=-16000")
+    # A page that is changed again and again is copied into the file once for all of that.
+    connection.execute("PRAGMA wal_autocheckpoint=4000")
 
 
 def _begin(connection: Any) -> None:

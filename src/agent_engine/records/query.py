@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _runs, _steps, _hooks, _hook_runs = schema.runs, schema.steps, schema.hooks, schema.hook_runs
 _facets, _payloads = schema.facets, schema.payloads
 _NOTABLE = text("record_hook_runs.decision NOT IN ('allow', 'none')")
+_UNUSUAL = text("record_runs.status <> 'completed'")
 _RARE = 20_000
 
 
@@ -99,7 +100,7 @@ class RecordReader:
 
     def counts(self) -> tuple[int, int]:
         """How many runs there are, and how many of them are open."""
-        still_open = select(func.count()).select_from(_runs).where(_runs.c.status == "open")
+        still_open = select(func.count()).select_from(_runs).where(_runs.c.status == "open", _UNUSUAL)
         with self._engine.connect() as connection:
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             return int(runs), int(connection.execute(still_open).scalar_one())
@@ -123,7 +124,7 @@ class RecordReader:
             records = [_record(record) for record in connection.execute(records_query)]
             if payloads:
                 self._add_payloads(connection, steps)
-            quiet: dict[int, int] = dict(connection.execute(_quiet_query(row.key)).tuples().all()) if folds else {}
+            quiet = {step: int(count) for step, count in connection.execute(_quiet_query(row.key))} if folds else {}
         return _tree(row, steps, records, quiet)
 
     def records_of_step(self, run_id: str, step: int) -> list[Record]:
@@ -169,6 +170,8 @@ class RecordReader:
                 # Beside a facet a column's own index would only lead the planner astray.
                 column = func.coalesce(_runs.c[name], "") if named else _runs.c[name]
                 query = query.where(column == value)
+        if wanted.status and wanted.status != "completed" and not named:
+            query = query.where(_UNUSUAL)
         if wanted.since is not None:
             query = query.where(_runs.c.started_at >= wanted.since, key >= self._first_since(connection, wanted.since))
         if wanted.until is not None:
@@ -323,7 +326,7 @@ class RecordReader:
             seq = connection.execute(select(schema.heads.c.seq)).scalar_one()
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             still_open = connection.execute(
-                select(func.count()).select_from(_runs).where(_runs.c.status == "open")
+                select(func.count()).select_from(_runs).where(_runs.c.status == "open", _UNUSUAL)
             ).scalar_one()
             by_decision = {
                 decision: int(count)

@@ -69,9 +69,15 @@ runs = Table(
     Column("denied", Integer, nullable=False),
     Column("broke", Integer, nullable=False),
 )
-Index("ix_record_runs_status", runs.c.status, runs.c.run)
+_unusual = text("status <> 'completed'")
+Index(
+    "ix_record_runs_unusual",
+    runs.c.status,
+    runs.c.run,
+    sqlite_where=_unusual,
+    postgresql_where=_unusual,
+)
 Index("ix_record_runs_started", runs.c.started_at)
-Index("ix_record_runs_session", runs.c.session_id, runs.c.run)
 Index("ix_record_runs_owner", runs.c.user_id, runs.c.organization_id, runs.c.run)
 
 facets = Table(
@@ -105,7 +111,7 @@ steps = Table(
     Column("unheard", Text),
     Column("ungated", Boolean, nullable=False),
 )
-Index("ux_record_steps_id", steps.c.run, steps.c.step_id, unique=True)
+Index("ix_record_steps_run", steps.c.run)
 Index(
     "ix_record_steps_ungated",
     steps.c.kind,

@@ -27,7 +27,7 @@ from agent_engine.records.sink import Recovery, Sink
 logger = logging.getLogger("agent_engine.records")
 
 _BATCH = 1_000
-_ENOUGH = 250
+_ENOUGH = 1_000
 _HARD = 10
 _MEMORY = 64 << 20
 _TIDY_S = 60.0

@@ -153,9 +153,15 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id"),
     )
     op.create_index("ix_record_runs_owner", "record_runs", ["user_id", "organization_id", "run"], unique=False)
-    op.create_index("ix_record_runs_session", "record_runs", ["session_id", "run"], unique=False)
     op.create_index("ix_record_runs_started", "record_runs", ["started_at"], unique=False)
-    op.create_index("ix_record_runs_status", "record_runs", ["status", "run"], unique=False)
+    op.create_index(
+        "ix_record_runs_unusual",
+        "record_runs",
+        ["status", "run"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'completed'"),
+        postgresql_where=sa.text("status <> 'completed'"),
+    )
     op.create_table(
         "record_steps",
         sa.Column("step", _KEY, autoincrement=False, nullable=False),
@@ -186,7 +192,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("ungated"),
         postgresql_where=sa.text("ungated"),
     )
-    op.create_index("ux_record_steps_id", "record_steps", ["run", "step_id"], unique=True)
+    op.create_index("ix_record_steps_run", "record_steps", ["run"], unique=False)
     op.create_table(
         "record_writers",
         sa.Column("writer", _KEY, autoincrement=False, nullable=False),
