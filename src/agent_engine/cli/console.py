@@ -35,10 +35,6 @@ _DECISIONS: dict[str, Decision] = {
 }
 
 
-class QuitAsked(Exception):
-    """The person answered an ask with q: the run is to stop."""
-
-
 def at_terminal() -> bool:
     """Whether a person can be asked: the questions go to stderr, the answers come from stdin."""
     return sys.stdin.isatty() and sys.stderr.isatty()
