@@ -370,7 +370,7 @@ async def test_a_server_that_takes_too_long_is_one_clear_error(
             await kit.call("sleep", seconds=30)
         assert await kit.call("echo", text="hi") == "hi"
     assert pairs.balance()
-    assert [status for _, status, _ in pairs.of("tools/call")] == ["ok", "cancelled", "ok"]
+    assert [status for _, status, _ in pairs.of("tools/call")] == ["ok", "timed_out", "ok"]
 
 
 async def test_killing_the_server_in_the_middle_of_a_call_is_one_error_and_the_next_call_works(

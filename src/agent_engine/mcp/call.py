@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,6 +25,9 @@ CALL_HEADER: Final = "x-agent-engine-call"
 """Names the call on a request's way from the session to the door; it is never sent."""
 SETTLE_SECONDS = 5.0
 """How long the end of a call may wait for its closing events once its answer is there or it was cancelled."""
+MAX_FOLLOWING: Final = 64
+"""Notifications about calls that may be on their way at once; what is forgotten goes out for the identity alone."""
+MAX_EVENTS: Final = 10_000
 _IDS = count(1)
 
 
@@ -44,6 +48,8 @@ class Call:
         failure: what the caller is to be told instead of what the SDK makes of the answer.
         note: what the door knows about an answer that is no success (a status, a lost connection).
         session_gone: the server has said that it does not know the session any more.
+        limit: the time limit of the call, while it is under way.
+        closing: how many of its HTTP requests are telling the hooks that they have ended.
         follows: it is a notification about another call, and nobody waits for it.
         awaited: it is a request, whose answer has its id.
     """
@@ -55,12 +61,14 @@ class Call:
         "_scopes",
         "awaited",
         "caller",
+        "closing",
         "context",
         "failure",
         "follows",
         "headers",
         "id",
         "last_event",
+        "limit",
         "note",
         "operation",
         "progress",
@@ -97,6 +105,8 @@ class Call:
         self.follows = False
         self.awaited = False
         self.last_event: str | None = None
+        self.limit: asyncio.Timeout | None = None
+        self.closing = 0
         self._open = 0
         self._at_rest: asyncio.Event | None = None
         self._ended = False
@@ -165,18 +175,54 @@ class Call:
         for scope in list(self._scopes):
             scope.cancel()
 
-    async def settled(self) -> None:
-        """Until every HTTP request of this call has ended with its closing event; bounded, and then it is ended."""
+    async def settled(self, *, patient: bool = False) -> None:
+        """Until every HTTP request of this call has ended with its closing event; what takes too long is ended.
+
+        Args:
+            patient: a hook that is told about the end may take the time that hooks have.
+        """
         if self._open == 0:
             return
         self._at_rest = asyncio.Event()
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_SECONDS):
-                    await self._at_rest.wait()
+            while self._open:
+                try:
+                    async with asyncio.timeout(SETTLE_SECONDS):
+                        await self._at_rest.wait()
+                except TimeoutError:
+                    if not (patient and self.closing):
+                        return
         finally:
             self._at_rest = None
             self.end()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """While hooks are asked: their time is not the server's."""
+        limit, loop = self.limit, asyncio.get_running_loop()
+        when = None if limit is None else limit.when()
+        if limit is None or when is None or not self._reschedule(limit, None):
+            yield
+            return
+        left = when - loop.time()
+        try:
+            yield
+        finally:
+            self._reschedule(limit, loop.time() + left)
+
+    @staticmethod
+    def _reschedule(limit: asyncio.Timeout, when: float | None) -> bool:
+        """Set another end; False where the limit is over, one way or the other."""
+        try:
+            limit.reschedule(when)
+        except RuntimeError:
+            return False
+        return True
+
+    @property
+    def ending(self) -> str:
+        """How a request that did not end by itself has ended, as its closing event says it."""
+        return "timed_out" if self.limit is not None and self.limit.expired() else "cancelled"
 
 
 class Calls:
@@ -186,34 +232,46 @@ class Calls:
         background: the session's own identity, for what it sends by itself.
         opener: the call whose run opens the session, while it is being opened; None from then on.
         streaming: the session's own stream is open, over which a server of the older generation speaks first.
+        context: variables of its own: none of the run that happens to open the session shows up in another's requests.
     """
 
-    def __init__(self, background: Caller, context: contextvars.Context) -> None:
+    def __init__(self, background: Caller) -> None:
         self.background = background
+        self.context = contextvars.Context()
+        self.context.run(RUN_CONTEXT.set, background.run_context)
         self.opener: Call | None = None
         self.streaming = False
-        self._context = context
         self._by_id: dict[str, Call] = {}
-        self._by_event: dict[str, Call] = {}
+        self._following: OrderedDict[str, Call] = OrderedDict()
+        # None marks an id that a server gave to the streams of two calls: then it says nothing.
+        self._by_event: dict[str, Call | None] = {}
 
     def add(self, call: Call) -> None:
         self._by_id[call.id] = call
 
     def discard(self, call: Call) -> None:
         self._by_id.pop(call.id, None)
-        if call.last_event is not None:
-            self._by_event.pop(call.last_event, None)
+        self._following.pop(call.id, None)
+        self._forget_event(call)
+
+    def _forget_event(self, call: Call) -> None:
+        if call.last_event is not None and self._by_event.get(call.last_event) is call:
+            del self._by_event[call.last_event]
 
     def find(self, call_id: str | None) -> Call | None:
         """The call with an id of the wire; None where there is none (any more)."""
-        return None if call_id is None else self._by_id.get(call_id)
+        if call_id is None:
+            return None
+        return self._by_id.get(call_id) or self._following.get(call_id)
 
     def received(self, call: Call, event_id: str) -> None:
         """The last event of a call's stream: a stream that is taken up after it is that call's."""
-        if call.last_event is not None:
-            self._by_event.pop(call.last_event, None)
+        self._forget_event(call)
         call.last_event = event_id
-        self._by_event[event_id] = call
+        known = self._by_event.get(event_id, call)
+        self._by_event[event_id] = call if known is call else None
+        if len(self._by_event) > MAX_EVENTS:
+            del self._by_event[next(iter(self._by_event))]
 
     def resuming(self, event_id: str | None) -> Call | None:
         """The call whose stream a client takes up again after that event."""
@@ -223,9 +281,12 @@ class Calls:
         """A notification on behalf of a call: it lives on when the call has ended, and the door forgets it."""
         following = Call(call.caller, operation, tool_name=call.tool_name, context=call.context)
         following.follows = True
-        self.add(following)
+        # Some of them never reach the door: at the newer generation, the SDK cancels by closing the request.
+        self._following[following.id] = following
+        if len(self._following) > MAX_FOLLOWING:
+            self._following.popitem(last=False)
         return following
 
     def by_itself(self, operation: str, seconds: float | None = None) -> Call:
         """A call of nobody's run, with the session's identity alone."""
-        return Call(self.background, operation, context=self._context.copy(), seconds=seconds)
+        return Call(self.background, operation, context=self.context.copy(), seconds=seconds)

@@ -135,8 +135,8 @@ class CallDispatcher:
         try:
             result = await self._send(call, method, params, options)
         except BaseException as problem:
-            cancelled = not isinstance(problem, Exception)
-            await gate.after(None, status="cancelled" if cancelled else "error", error_type=type(problem).__name__)
+            ended = not isinstance(problem, Exception) or getattr(problem, "kind", "") == "timed_out"
+            await gate.after(None, status=call.ending if ended else "error", error_type=type(problem).__name__)
             raise
         await gate.after(None)
         return result
@@ -146,7 +146,7 @@ class CallDispatcher:
     ) -> dict[str, Any]:
         result: dict[str, Any] | None = None
         error: MCPError | None = None
-        limit = asyncio.timeout(call.seconds)
+        limit = call.limit = asyncio.timeout(call.seconds)
         try:
             async with limit:
                 result = await self._inner.send_raw_request(method, params, options)
@@ -164,7 +164,7 @@ class CallDispatcher:
             raise
         if error is not None and error.code == REQUEST_TIMEOUT:
             call.end()
-        await call.settled()
+        await call.settled(patient=not limit.expired())
         call.end()
         return self._outcome(call, result, error)
 

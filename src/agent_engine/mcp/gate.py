@@ -31,6 +31,7 @@ STDIO: Final = "STDIO"
 STREAM: Final = "stream"
 CLOSE: Final = "close"
 
+_ENDED: Final = ("cancelled", "timed_out")
 _PROCESS = secrets.token_hex(4)
 _STEPS = count(1)
 
@@ -97,7 +98,7 @@ class Gate:
             McpToolError: a hook refused the request.
             Exception: a hook's own failure, where its policy is to fail.
         """
-        self._open_step()
+        await self._open_step()
         plan = self._plan(HookEvent.BEFORE_MCP_REQUEST)
         headers: dict[str, str] = {}
         if plan is not None:
@@ -117,7 +118,8 @@ class Gate:
             attempt=self.attempt,
         )
         try:
-            verdict = await in_context(self.call.context, plan.dispatch(payload, self._site()))
+            with self.call.paused():
+                verdict = await in_context(self.call.context, plan.dispatch(payload, self._site()))
         except BaseException as error:
             cancelled = not isinstance(error, Exception)
             self._close_step("cancelled" if cancelled else "failed", "cancelled" if cancelled else "error", error)
@@ -162,16 +164,17 @@ class Gate:
                 metadata={"method": self.method, "attempt": self.attempt, "body_sha256": self._sha256()},
             )
             told = in_context(self.call.context, plan.dispatch(payload, self._site()))
-            if status == "cancelled" or anyio.current_effective_deadline() == -math.inf:
+            if status in _ENDED or anyio.current_effective_deadline() == -math.inf:
                 with anyio.move_on_after(CLOSING_SECONDS, shield=True):
                     await told
             else:
-                await told
+                with self.call.paused():
+                    await told
         except BaseException as error:
             failure = error
             raise
         finally:
-            outcome: Outcome = "cancelled" if status == "cancelled" else "ran" if status == "ok" else "failed"
+            outcome: Outcome = "cancelled" if status in _ENDED else "ran" if status == "ok" else "failed"
             self._close_step(
                 outcome, status, failure, error_type=error_type, latency=latency, status_code=status_code, size=size
             )
@@ -215,10 +218,12 @@ class Gate:
             self._digest = hashlib.sha256(self.body).hexdigest()
         return self._digest
 
-    def _open_step(self) -> None:
+    async def _open_step(self) -> None:
         caller = self.call.caller
         if caller.journal is None:
             return
+        if caller.journal.full:
+            await caller.journal.room()
         from agent_engine.records.journal import StepOpened
 
         self._step = f"mcp-{_PROCESS}-{next(_STEPS):x}"

@@ -29,7 +29,9 @@ class DoorClient(httpx2.AsyncClient):
     def build_request(
         self, method: str, url: httpx2.URL | str, *, json: Any = None, headers: Any = None, **options: Any
     ) -> httpx2.Request:
-        """A request with a JSON body, or none; the SDK makes no others."""
+        """A request with a JSON body, or none, is made here; the SDK makes no others, or the base class would."""
+        if any(options.get(name) is not None for name in ("content", "data", "files", "params", "cookies")):
+            return super().build_request(method, url, json=json, headers=headers, **options)
         given = headers.raw if isinstance(headers, httpx2.Headers) else _raw(headers or {})
         names = {name.lower() for name, _ in given}
         own = [pair for pair in self._own if pair[0] not in names]

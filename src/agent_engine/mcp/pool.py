@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,26 @@ IDLE_SECONDS = 300.0
 """A session on which nothing happens for so long is closed."""
 MAX_SESSIONS = 100
 """Sessions that one server may have at once."""
+
+
+class KeyLocks:
+    """A lock for each key, there for as long as somebody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, tuple[asyncio.Lock, list[None]]] = {}
+
+    @asynccontextmanager
+    async def of(self, key: Hashable) -> AsyncGenerator[None]:
+        """Hold the lock of a key."""
+        lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[key]
 
 
 class SessionPool:
@@ -57,7 +77,7 @@ class SessionPool:
         self._idle_seconds = idle_seconds
         self._max_sessions = max_sessions
         self._sessions: OrderedDict[Identity, McpSession] = OrderedDict()
-        self._opening: dict[Identity, asyncio.Lock] = {}
+        self._opening = KeyLocks()
         self._waiting: list[asyncio.Future[None]] = []
         self._taken = 0
         self._ending: set[asyncio.Task[None]] = set()
@@ -113,23 +133,18 @@ class SessionPool:
         self._waiting.clear()
 
     async def _opened(self, identity: Identity, caller: Caller) -> McpSession:
-        lock = self._opening.setdefault(identity, asyncio.Lock())
-        try:
-            async with lock:
-                session = self.get(identity)
-                if session is not None:
-                    return session
-                broken = self._sessions.get(identity)
-                if broken is not None:
-                    self._drop(broken)
-                return await self._open(identity, caller)
-        finally:
-            if not lock.locked() and self._opening.get(identity) is lock:
-                del self._opening[identity]
+        async with self._opening.of(identity):
+            session = self.get(identity)
+            if session is not None:
+                return session
+            broken = self._sessions.get(identity)
+            if broken is not None:
+                self._drop(broken)
+            return await self._open(identity, caller)
 
     async def _open(self, identity: Identity, caller: Caller) -> McpSession:
         if self._closed:
-            raise McpToolError(self._server.id, f"The client of MCP server '{self._server.id}' is closed.", "lost")
+            raise self._closed_error()
         await self._make_room()
         try:
             session = McpSession(
@@ -141,12 +156,19 @@ class SessionPool:
             )
             await session.open(caller, legacy=self._legacy)
         except BaseException:
+            self._legacy = False
             self._taken -= 1
             self._notify()
             raise
+        if self._closed:
+            await session.close()
+            raise self._closed_error()
         self._legacy = not session.modern
         self._sessions[identity] = session
         return session
+
+    def _closed_error(self) -> McpToolError:
+        return McpToolError(self._server.id, f"The client of MCP server '{self._server.id}' is closed.", "lost")
 
     async def _make_room(self) -> None:
         """Take one of the places, closing the session that was not used for longest if there is no other."""
@@ -207,4 +229,5 @@ def _proxy(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme != "https" or proxy_bypass(parts.hostname or ""):
         return None
-    return getproxies().get("https")
+    proxies = getproxies()
+    return proxies.get("https") or proxies.get("all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -18,7 +17,8 @@ from pydantic import TypeAdapter
 from agent_engine.mcp.call import Call
 from agent_engine.mcp.dispatch import SessionGone
 from agent_engine.mcp.errors import McpError, McpServerError, McpToolError
-from agent_engine.mcp.pool import SessionPool
+from agent_engine.mcp.pool import KeyLocks, SessionPool
+from agent_engine.mcp.session import OPENING_SECONDS
 
 if TYPE_CHECKING:
     from agent_engine.hooks.scope import HookScope
@@ -34,6 +34,8 @@ MAX_PAGES = 100
 MAX_TOOLS = 2000
 FRESH_SECONDS = 300.0
 """How long a list is taken to be right when the server cannot tell us that it changed."""
+AGAIN_SECONDS = 5.0
+"""How long a list is used as it is when the server could not be asked again."""
 MAX_LISTS = 1000
 """Callers whose own list of tools is kept, for a server that is listed for each of them."""
 
@@ -46,10 +48,13 @@ class Listing:
     made: list[Any] | None = None
     session: McpSession | None = None
     at: float = 0.0
+    again_at: float = 0.0
     changed: bool = True
 
     def fresh(self) -> bool:
         """Whether it can be used as it is."""
+        if self.tools and time.monotonic() < self.again_at:
+            return True
         if self.changed or self.session is None:
             return False
         return not self.session.tells_changes or self.session.watched or time.monotonic() - self.at < FRESH_SECONDS
@@ -68,7 +73,7 @@ class Remote:
         self.server = server
         self.pool = SessionPool(server, scope, journal, self._tools_changed, **limits)
         self._listings: OrderedDict[Identity, Listing] = OrderedDict()
-        self._locks: dict[Identity, asyncio.Lock] = {}
+        self._locks = KeyLocks()
 
     def _tools_changed(self, identity: Identity) -> None:
         listing = self._listings.get(identity)
@@ -91,31 +96,27 @@ class Remote:
         if listing is not None and listing.fresh():
             self._listings.move_to_end(identity)
             return listing
-        lock = self._locks.setdefault(identity, asyncio.Lock())
-        try:
-            async with lock:
-                listing = self._listings.setdefault(identity, Listing())
-                if not listing.fresh():
+        async with self._locks.of(identity):
+            listing = self._listings.setdefault(identity, Listing())
+            if not listing.fresh():
+                try:
                     await self._list(caller, listing)
-                while len(self._listings) > MAX_LISTS:
-                    self._listings.popitem(last=False)
-                return listing
-        finally:
-            if not lock.locked():
-                self._locks.pop(identity, None)
+                except BaseException:
+                    listing.changed = True
+                    listing.again_at = time.monotonic() + AGAIN_SECONDS
+                    raise
+            while len(self._listings) > MAX_LISTS:
+                self._listings.popitem(last=False)
+            return listing
 
     async def _list(self, caller: Caller, listing: Listing) -> None:
         async with self.pool.session(caller) as session:
             await session.watch()
             # A change that is told while the pages are read leaves them out of date.
             listing.changed, listing.session = False, session
-            try:
-                listing.tools = await self._pages(
-                    caller, "tools/list", wire.ListToolsRequest, wire.ListToolsResult, "tools"
-                )
-            except BaseException:
-                listing.changed = True
-                raise
+            listing.tools = await self._pages(
+                caller, "tools/list", wire.ListToolsRequest, wire.ListToolsResult, "tools"
+            )
             listing.at, listing.made = time.monotonic(), None
             if session.modern:
                 listing.tools = [one for one in listing.tools if self._has_valid_headers(one)]
@@ -131,9 +132,10 @@ class Remote:
         found: list[Any] = []
         cursor: str | None = None
         seen: set[str] = set()
+        seconds = min(self.server.seconds, OPENING_SECONDS)
         for _ in range(MAX_PAGES):
             params = None if cursor is None else wire.PaginatedRequestParams(cursor=cursor)
-            page = await self.send(Call(caller, operation, seconds=self.server.seconds), request(params=params), result)
+            page = await self.send(Call(caller, operation, seconds=seconds), request(params=params), result)
             found.extend(getattr(page, field_name))
             cursor = page.next_cursor
             if cursor is None or cursor in seen or len(found) > MAX_TOOLS:
@@ -223,6 +225,8 @@ def build_problem(server: McpServer, failure: McpError) -> McpServerError:
     if getattr(failure, "kind", "") in ("unreachable", "lost", "timed_out") or isinstance(failure, McpServerError):
         where = "url" if server.url is not None else "command"
         text = f"{text.rstrip('.')}: start it, correct its {where}, or declare it with `required: false`."
+    elif getattr(failure, "kind", "") == "unauthorized" and server.discover == "build":
+        text += " A server that can only be listed for a caller is declared with `discover: first_use`."
     return McpServerError(server.id, text)
 
 

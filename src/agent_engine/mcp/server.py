@@ -105,13 +105,12 @@ class McpServer:
     @property
     def endpoint(self) -> str:
         """The address that requests go to: the url, with the tool tags where they travel in the query."""
-        url = self.url or f"stdio:{self.id}"
+        url = (self.url or f"stdio:{self.id}").partition("#")[0]
         name = self.tool_tag_transport.get("param_name")
         if not self.tool_tags or self.tool_tag_transport.get("type") != "query_param" or not name:
             return url
-        address, mark, fragment = url.partition("#")
         pair = f"{quote(name, safe='')}={quote(','.join(self.tool_tags), safe='')}"
-        return f"{address}{'&' if urlsplit(address).query else '?'}{pair}{mark}{fragment}"
+        return f"{url}{'&' if urlsplit(url).query else '?'}{pair}"
 
     @property
     def tag_headers(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import inspect
 import logging
@@ -32,7 +31,6 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from pydantic import ValidationError
 
 import agent_engine
-from agent_engine.hooks.managed import RUN_CONTEXT
 from agent_engine.mcp.call import Call, Calls
 from agent_engine.mcp.dispatch import CallDispatcher, Outbound, SessionGone
 from agent_engine.mcp.errors import McpToolError
@@ -51,6 +49,8 @@ OPENING_SECONDS = 30.0
 CLOSING_SECONDS = 5.0
 """How long a session may take to say goodbye."""
 CONNECT_SECONDS = 10.0
+WATCH_SECONDS = 5.0
+"""How long a server may take to say that it will tell of changes; without, lists are looked at again after a while."""
 
 _MADE_UP_CODES = frozenset((CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, UNANSWERED))
 """Codes that the SDK makes up for an answer that was none; what the door noted about it says more."""
@@ -84,10 +84,7 @@ class McpSession:
         self.users = 0
         self.suspect = False
         self.protocol_version = ""
-        # A context of its own: no variable of the run that happens to open it may show up in another's requests.
-        self._context = contextvars.Context()
-        self._context.run(RUN_CONTEXT.set, background.run_context)
-        self._calls = Calls(background, self._context)
+        self._calls = Calls(background)
         self._inner = inner
         self._tools_changed = tools_changed
         self._closing = asyncio.Event()
@@ -127,13 +124,12 @@ class McpSession:
         self._calls.opener = Call(opener, "initialize", seconds=seconds)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.get_running_loop().create_task(
-            self._own(opened, legacy), name=f"mcp-session-{self.server.id}", context=self._context.copy()
+            self._own(opened, legacy), name=f"mcp-session-{self.server.id}", context=self._calls.context.copy()
         )
         try:
             await opened
         except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._end(self._task)
             raise
 
     async def _own(self, opened: asyncio.Future[None], legacy: bool) -> None:
@@ -177,9 +173,9 @@ class McpSession:
             async with stdio_transport(self.server, self._calls) as streams:
                 yield streams
             return
-        timeout = httpx2.Timeout(
-            min(self.server.seconds, CONNECT_SECONDS), read=self.server.seconds, write=self.server.seconds
-        )
+        # The limit of a call is kept where the call is; the connection's is there for what belongs to no call.
+        seconds = self.server.seconds + CLOSING_SECONDS
+        timeout = httpx2.Timeout(min(seconds, CONNECT_SECONDS), read=seconds, write=seconds)
         door = HttpDoor(self.server, self._inner, self._calls)
         async with (
             DoorClient(door, self.server.endpoint, timeout) as client,
@@ -284,9 +280,11 @@ class McpSession:
             return
         listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watcher = asyncio.get_running_loop().create_task(
-            self._listen(self._session, listening), context=self._context.copy()
+            self._listen(self._session, listening), context=self._calls.context.copy()
         )
-        await listening
+        done, _ = await asyncio.wait([listening], timeout=min(self.server.seconds, WATCH_SECONDS))
+        if not done:
+            self._watcher.cancel()
 
     async def _listen(self, session: ClientSession, listening: asyncio.Future[None]) -> None:
         try:
@@ -336,8 +334,15 @@ class McpSession:
             return
         done, _ = await asyncio.wait([task], timeout=CLOSING_SECONDS)
         if not done:
+            await self._end(task)
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
+        """Cancel the owner; a second time where it is held up on its way out."""
+        for _ in range(2):
             task.cancel()
-            await asyncio.wait([task], timeout=CLOSING_SECONDS)
+            done, _ = await asyncio.wait([task], timeout=CLOSING_SECONDS)
+            if done:
+                return
 
 
 def _may_be_legacy(answered: MCPError) -> bool:

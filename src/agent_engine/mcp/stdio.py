@@ -40,7 +40,7 @@ NOISE_BYTES = 8 << 20
 """Bytes that are no message, with no message between them, after which a process is taken to flood."""
 
 _CHUNK = 64 << 10
-_ANSWERED = re.compile(rb'"id"\s*:\s*"(c-\d+)"')
+_ANSWERED = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*"(c-\d+)"')
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ def _parsed(line: bytes) -> SessionMessage | None:
 
 def _oversized(server: McpServer, calls: Calls, line: bytes) -> SessionMessage | None:
     """The answer to a call in place of a line that is too long; None where it cannot be told which call it is for."""
-    named = _ANSWERED.search(line, 0, 4096)
+    named = _ANSWERED.match(line)
     call = calls.find(named[1].decode()) if named else None
     if call is None:
         return None

@@ -130,7 +130,7 @@ class AnswerStream(httpx2.AsyncByteStream):
             raise
         except BaseException as problem:
             if is_end(problem):
-                self._ends("cancelled", "CancelledError")
+                self._ends(self._call.ending, "CancelledError")
                 if not isinstance(problem, Aborted):
                     raise
             else:
@@ -164,6 +164,7 @@ class AnswerStream(httpx2.AsyncByteStream):
         if self._closed:
             return
         self._closed = True
+        self._call.closing += 1
         try:
             await self._gate.after(
                 self._response.status_code, status=self._status, error_type=self._error_type, size=self._total
@@ -173,6 +174,7 @@ class AnswerStream(httpx2.AsyncByteStream):
         finally:
             if self._call.operation == STREAM:
                 self._calls.streaming = False
+            self._call.closing -= 1
             self._call.finished()
             await self._release()
 

@@ -11,6 +11,7 @@ JSON-RPC error instead, and the caller of that one call gets the real failure.
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -26,10 +27,12 @@ from agent_engine.mcp.stream import AnswerStream, is_end, read_whole, release
 if TYPE_CHECKING:
     from agent_engine.mcp.server import McpServer
 
+logger = logging.getLogger("agent_engine.mcp")
+
 UNANSWERED: Final = -32000
 """The JSON-RPC code of an answer that the door makes up; the caller gets the failure itself."""
-FOLLOW_UP_SECONDS: Final = 10.0
-"""How long a notification may wait for its answer: the session sends nothing else meanwhile."""
+SHORT_SECONDS: Final = 5.0
+"""How long a notification and a goodbye may wait for their answer: the session sends nothing else meanwhile."""
 _STREAMS: Final = frozenset((STREAM, "subscriptions/listen"))
 """Operations whose answer stays open; their closing event fires when it begins."""
 _DROPPED: Final = frozenset((b"content-encoding", b"location", b"set-cookie"))
@@ -62,18 +65,25 @@ class HttpDoor(httpx2.AsyncBaseTransport):
             return await call.wait(passing.send())
         except Aborted:
             return _made_up(request, call)
-        except (McpToolError, HookError) as failure:
-            # The frames of its traceback hold what the hooks set; a hook's own exception is in its cause.
-            call.fail(failure.with_traceback(None))
-            return _made_up(request, call)
         except Exception as failure:  # noqa: BLE001 - it belongs to the caller; in the SDK it would end the session
-            call.fail(failure)
+            if isinstance(failure, McpToolError | HookError):
+                # The frames of its traceback hold what the hooks set; a hook's own exception is in its cause.
+                failure = failure.with_traceback(None)
+            self._failed(call, failure)
             return _made_up(request, call)
         finally:
             if not passing.streaming:
                 call.finished()
             if call.follows:
                 self._calls.discard(call)
+
+    def _failed(self, call: Call, failure: Exception) -> None:
+        """Note the failure for the caller; of what a session sends by itself nobody would know otherwise."""
+        call.fail(failure)
+        if not call.awaited:
+            own = isinstance(failure, McpToolError | HookError)
+            text = str(failure) if own else type(failure).__name__
+            logger.warning("A request of a session with '%s' (%s) failed: %s", self._server.id, call.operation, text)
 
     async def aclose(self) -> None:
         """Nothing: the inner transport belongs to the server's sessions together."""
@@ -138,7 +148,7 @@ class _Passing:
             response = await self._sent(headers)
         except BaseException as problem:
             if is_end(problem):
-                await gate.after(None, status="cancelled", error_type="CancelledError")
+                await gate.after(None, status=self.call.ending, error_type="CancelledError")
                 raise
             error_type = type(problem).__name__
         if error_type:
@@ -150,7 +160,7 @@ class _Passing:
             return await self._received(gate, response)
         except BaseException as problem:
             # Whatever came up in between (most of all the end of the call): the pair is closed all the same.
-            status = "cancelled" if is_end(problem) else "error"
+            status = self.call.ending if is_end(problem) else "error"
             await release(response)
             await gate.after(response.status_code, status=status, error_type=type(problem).__name__)
             raise
@@ -158,8 +168,8 @@ class _Passing:
     async def _sent(self, headers: dict[str, str]) -> httpx2.Response:
         """Send the request with what hooks set on it for so long as it is being sent: the SDK never sees it there."""
         request, own = self.request, self.request.headers
-        if self.opens_stream or self.call.follows:
-            read = None if self.opens_stream else FOLLOW_UP_SECONDS
+        if self.opens_stream or self.call.follows or request.method == "DELETE":
+            read = None if self.opens_stream else SHORT_SECONDS
             request.extensions = {
                 **request.extensions,
                 "timeout": {**request.extensions.get("timeout", {}), "read": read},
