@@ -156,7 +156,11 @@ class Agent(AgentParts):
 
         node, host = await self._prepare()
         async with self._turns():
-            return await self._told(resume_request(node, run_id, decisions, host=host, context=context))
+            token = inside.set((*inside.get(), id(self)))
+            try:
+                return await self._told(resume_request(node, run_id, decisions, host=host, context=context))
+            finally:
+                inside.reset(token)
 
     def end_session(self) -> None:
         """End the conversation: session_end fires, what was allowed for it is over; the next call begins a new one."""

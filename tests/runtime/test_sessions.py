@@ -194,3 +194,14 @@ async def test_a_history_that_may_or_can_not_be_shortened_stays(event: str | Non
         )
     assert (await one.run("now", context=who())).output == "answer"
     assert len(one.seen()) == 12
+
+
+async def test_content_parts_stay_when_a_hook_rewrites_the_text() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    message = [{"type": "text", "text": "look at my secret"}, image]
+    one = made(["a", "b"])
+    await one.run(message)
+    assert one.seen()[-1]["content"] == message
+    one.registry.register_function("user_prompt_submit", lambda seen: HookResult.modify(prompt="look at [masked]"))
+    await one.run(message)
+    assert one.seen()[-1]["content"] == [{"type": "text", "text": "look at [masked]"}, image]
