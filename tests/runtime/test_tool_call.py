@@ -310,6 +310,24 @@ async def test_one_failure_does_not_lose_its_siblings_results() -> None:
     assert read == ['{"result": 0}', '{"error": "ValueError: one"}', '{"result": 2}']
 
 
+@pytest.mark.parametrize("in_a_thread", [True, False])
+async def test_a_tool_that_calls_sys_exit_has_failed_and_nothing_else_ends(in_a_thread: bool) -> None:
+    def sync() -> str:
+        """Exit."""
+        raise SystemExit(2)
+
+    async def on_the_loop() -> str:
+        """Exit."""
+        raise SystemExit(2)
+
+    tool = sync if in_a_thread else on_the_loop
+    one = made([calls((tool.__name__, {}), (tool.__name__, {})), "answer"], [tool])
+    trace = listen(one.registry)
+    assert (await one.run()).output == "answer"
+    assert "the tool ended with sys.exit" in one.tool_text()
+    assert unbalanced(trace.names) == []
+
+
 async def test_a_failure_under_fail_cancels_the_calls_beside_it_each_with_its_closing_event() -> None:
     started = asyncio.Event()
 

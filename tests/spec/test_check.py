@@ -59,6 +59,8 @@ MISSING: list[tuple[str, str | None, str, str]] = [
     (GATE, None, "agents.yaml:6", "there is no file plugins/hooks/gate.py"),
     (GATE, "class GateHook: ...\n", "agents.yaml:6", "GateHook has no method 'check'"),
     (GATE, "1 / 0\n", "agents.yaml:6", "importing it raised ZeroDivisionError at plugins/hooks/gate.py:1"),
+    (GATE, "import sys\nsys.exit(0)\n", "agents.yaml:6", "raised SystemExit at plugins/hooks/gate.py:2"),
+    (GATE, "class GateHook:\n    def __init__(self): raise SystemExit\n", "agents.yaml:6", "raised SystemExit"),
     (GATE, "import no_such_thing\n", "agents.yaml:6", "imports 'no_such_thing', which is not installed"),
     (MORE, "mark = 3\n", "agents.yaml:6", "a function of one argument is expected"),
     (MORE, "def mark(): ...\n", "agents.yaml:6", "it must take one argument"),

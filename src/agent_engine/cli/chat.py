@@ -144,7 +144,7 @@ class Console:
             if task is not None and task.cancelling():
                 raise
             self.note("Stopped.")
-        except Exception as error:  # noqa: BLE001 - a failed turn is said, and the conversation goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failed turn is said, and the conversation goes on
             self.end_text()
             report(error)
         finally:

@@ -167,7 +167,7 @@ def _imported(name: str) -> Any:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         _stop(f"The module {error.name!r} cannot be found from {Path.cwd()}.", PROBLEM)
-    except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises when it is imported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's module raises when it is imported
         _stop(f"Importing {module_name} raised {type(error).__name__}: {error}", PROBLEM)
     if not attribute:
         return None

@@ -151,7 +151,7 @@ async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any
         built = engine.built
         try:
             outcome = await call_tool_directly(built.root, known[name], arguments, host=built.host, context=context)
-        except Exception as error:  # noqa: BLE001 - every failure of a call becomes a sentence and an exit code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - every failure of a call becomes a sentence and an exit code
             return report(error)
     if outcome.status == "ok":
         typer.echo(answer_for(sys.stdout, text_of(outcome.value)))

@@ -134,7 +134,7 @@ async def finish(
         result = await work
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - every failure of a run becomes a sentence and an exit code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - every failure of a run becomes a sentence and an exit code
         account.style.pause()
         return report(error)
     account.style.pause()

@@ -100,7 +100,7 @@ class PluginSpace:
         except SyntaxError as exc:
             place = f"{_relative(exc.filename, self.folder)}:{exc.lineno}"
             raise LoadError(ref, f"{place} is not valid Python ({exc.msg})") from exc
-        except Exception as exc:  # a module may raise anything while it is imported
+        except (Exception, SystemExit) as exc:  # a module may raise anything while it is imported
             raise LoadError(ref, f"importing it raised {type(exc).__name__}{_where(exc, self.folder)}") from exc
 
     def _absent(self, name: str, missing: str) -> str:

@@ -52,3 +52,7 @@ class ToolOutcome:
 
 class ToolCancelled(ToolError):
     """A body that was cancelled from inside, not by its run."""
+
+
+class ToolExited(ToolError):
+    """A body that called sys.exit: its own failure, and no end of the process that the run is in."""

@@ -132,7 +132,7 @@ class Prompts:
     async def _may(self, check: Callable[..., Any], run: RunState, node_id: str) -> bool:
         try:
             answer = await _call(check, context_for(run.run_context, node_id), node_id)
-        except Exception as exc:  # noqa: BLE001  a check that raises says no, whatever it raised
+        except (Exception, SystemExit) as exc:  # noqa: BLE001  a check that raises says no, whatever it raised
             logger.info("Access to '%s' was not granted: the check raised %s", node_id, type(exc).__name__)
             return False
         if not isinstance(answer, bool):
@@ -182,7 +182,7 @@ class _Filler:
     async def _resolve(self, name: str, run: RunState, values: dict[str, Any]) -> Any:
         try:
             return await _call(self._methods[name], context_for(run.run_context, self._node_id, values))
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             what = f"The resolver '{name}' for '{self._node_id}' raised {type(exc).__name__}"
             raise ResolverError(what) from exc
 
@@ -236,7 +236,7 @@ class _Code:
                 self._instances[ref] = cls()
             except LoadError as exc:
                 raise self._missing("", str(exc)) from exc
-            except Exception as exc:
+            except (Exception, SystemExit) as exc:
                 raise self._missing("", f"{ref} cannot be made without arguments: {type(exc).__name__}") from exc
         return self._instances[ref]
 

@@ -17,7 +17,7 @@ from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_again, count_refusal
 from agent_engine.runtime.calling import CALLING
 from agent_engine.runtime.closing import close_step, status_of
-from agent_engine.runtime.outcome import Status, ToolCancelled, ToolOutcome
+from agent_engine.runtime.outcome import Status, ToolCancelled, ToolExited, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of
 from agent_engine.runtime.step import Step
 from agent_engine.runtime.tool_gates import Gates, Refused
@@ -221,6 +221,8 @@ class ToolPassage:
         except RunBlocked as blocked:
             # A delegate was refused: to its parent this call was refused.
             raise Refused(blocked.hook, blocked.reason) from blocked
+        except SystemExit as error:
+            raise ToolExited("the tool ended with sys.exit") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -48,7 +48,7 @@ class PluginInstances:
             raise HookLoadError(point, entry.ref, "a class is expected there, of which the engine makes one instance")
         try:
             return cls()
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise HookLoadError(point, entry.ref, f"making an instance without arguments raised {_kind(exc)}") from exc
 
     def method(self, plugin: str, name: str, point: str) -> Callable[..., Any]:
