@@ -35,6 +35,7 @@ def serve(json_response: bool) -> None:
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()
     print(listener.getsockname()[1], flush=True)
     app = server.streamable_http_app(json_response=json_response)
     config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=0)

@@ -185,3 +185,22 @@ async def test_a_server_that_accepts_a_subscription_and_says_nothing_holds_nothi
     async with connected(McpServer(id="crm", url=server.url, protocol="modern"), registry=registry) as kit:
         assert await kit.call("echo", text="hi") == "hi"
     assert pairs.balance()
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError, ValueError])
+async def test_a_strict_hooks_own_exception_reaches_the_caller_as_it_is(
+    kind: type[Exception], protocol: Any, server: FakeMcpServer, registry: HookRegistry
+) -> None:
+    own = kind("mine")
+
+    @registry.on("before_mcp_request")
+    async def broken(request: McpRequestContext) -> None:
+        raise own
+
+    async with connected(McpServer(id="crm", url=server.url, protocol=protocol), discover=False) as kit:
+        strict = Caller(run_of("ann"), HookScope(registry), strict=True)
+        for _ in range(2):
+            with pytest.raises(kind) as caught:
+                await kit.clients.prompts("crm", strict)
+            assert caught.value is own
+    assert server.log == []

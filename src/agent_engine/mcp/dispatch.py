@@ -7,7 +7,7 @@ lost connection is noted on the call by the door, and raised here, in the task o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -131,15 +131,24 @@ class CallDispatcher:
         self, call: Call, method: str, params: Mapping[str, Any] | None, options: CallOptions
     ) -> dict[str, Any]:
         gate = Gate(self._server.id, self._server.where, call, method=STDIO)
-        await gate.before()
+        await self._noted(gate.before())
         try:
             result = await self._send(call, method, params, options)
         except BaseException as problem:
             ended = not isinstance(problem, Exception) or getattr(problem, "kind", "") == "timed_out"
-            await gate.after(None, status=call.ending if ended else "error", error_type=type(problem).__name__)
+            status = call.ending if ended else "error"
+            await self._noted(gate.after(None, status=status, error_type=type(problem).__name__))
             raise
-        await gate.after(None)
+        await self._noted(gate.after(None))
         return result
+
+    async def _noted(self, asking: Awaitable[object]) -> None:
+        """Ask hooks; what they raise is told from the SDK's own errors afterwards."""
+        try:
+            await asking
+        except Exception as failure:
+            self.failure = failure
+            raise
 
     async def _send(
         self, call: Call, method: str, params: Mapping[str, Any] | None, options: CallOptions

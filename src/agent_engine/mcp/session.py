@@ -221,6 +221,8 @@ class McpSession:
             self.suspect = True
             raise
         except (MCPError, ValidationError) as answered:
+            if answered is dispatcher.failure:
+                raise
             problem = answered
         except McpToolError as failure:
             # A process that does not answer in time may hang for good; a server over HTTP may just be slow.

@@ -10,8 +10,10 @@ JSON-RPC error instead, and the caller of that one call gets the real failure.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -62,6 +64,8 @@ class HttpDoor(httpx2.AsyncBaseTransport):
         call.began()
         passing = _Passing(self._server, self._endpoint, self._inner, self._calls, call, request)
         try:
+            if call.operation == "notifications/cancelled":
+                return await _briefly(call.wait(passing.send()))
             return await call.wait(passing.send())
         except Aborted:
             return _made_up(request, call)
@@ -256,6 +260,15 @@ class _Passing:
         self.call.note = McpToolError(
             self.server.id, f"MCP server '{self.server.id}' at {self.server.where} answered {status}.", "status"
         )
+
+
+async def _briefly(sending: Awaitable[httpx2.Response]) -> httpx2.Response:
+    """Say that a call was cancelled, but not at any price: the session sends nothing else meanwhile."""
+    try:
+        async with asyncio.timeout(SHORT_SECONDS):
+            return await sending
+    except TimeoutError:
+        raise Aborted from None
 
 
 def _answered(response: httpx2.Response, stream: httpx2.AsyncByteStream) -> httpx2.Response:
