@@ -22,7 +22,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOOKS = Path("src/agent_engine/hooks")
-MODULES = ("plan", "quick", "dispatch", "offload", "together", "folding", "callbacks", "limits", "rows", "runner")
+MODULES = (
+    "plan",
+    "quick",
+    "told",
+    "dispatch",
+    "offload",
+    "together",
+    "folding",
+    "callbacks",
+    "limits",
+    "rows",
+    "runner",
+)
 TESTS = (
     "test_plan.py", "test_callbacks.py", "test_folding.py", "test_dispatch.py", "test_runner.py", "test_limits.py",
     "test_together.py", "test_dispatch_limits.py", "test_dispatch_properties.py",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -137,6 +140,27 @@ async def test_a_hook_that_waits_even_while_it_is_closed_does_not_hold_its_calle
     async with asyncio.timeout(5):
         assert isinstance((await within(hook(), 0.01))[1], TimedOut)
     assert len(limits._undying) == kept + 1
+
+
+def test_the_interpreter_exits_although_a_hook_cannot_be_ended() -> None:
+    script = textwrap.dedent("""
+        import asyncio
+        from agent_engine.hooks import add_hook, limits
+        from agent_engine.hooks.runner import afire_hook
+        limits.GRACE = 0.05
+
+        async def hook(payload):
+            while True:
+                try:
+                    await asyncio.sleep(30)
+                except BaseException:
+                    continue
+
+        add_hook("before_tool", hook, timeout=0.01, name="worst", sequential=True)
+        print(asyncio.run(afire_hook("before_tool"))[0].error)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout.strip()) == (0, "Hook 'worst' timed out after 0.01s"), done.stderr
 
 
 async def test_what_the_hook_waits_for_cannot_hold_its_caller_either() -> None:

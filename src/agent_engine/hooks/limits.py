@@ -83,6 +83,11 @@ def close(steps: Coroutine[Any, Any, Any]) -> None:
             return
         return
     _undying.append(steps)
+    # One reference that is never given back: Python would close it once more at exit, without a loop to wait on, and
+    # such a hook may then run for ever.
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(steps))
 
 
 class _Gate(asyncio.Future[None]):
