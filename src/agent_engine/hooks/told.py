@@ -73,15 +73,7 @@ class Telling:
                 changed = folding.changed(payload, folding.named(self.known))
                 self.known = folding.keep(payload)
                 self.left = kept(payload, folding) if site.wants_payloads else None
-            run = HookRun(
-                entry.hook,
-                event,
-                decision="modify" if changed else "allow",
-                changed=changed,
-                duration_ms=(ended - begun) * 1000,
-                policy=entry.hook.failure_policy,
-                started_at=epoch + begun,
-                before=seen,
-                after=self.left,
-            )
-            sink(site, run)
+            hook, took = entry.hook, (ended - begun) * 1000
+            decision, policy = "modify" if changed else "allow", hook.failure_policy
+            told = (hook, event, "sequential", 0, decision, None, False, None, changed, took, policy, False, False)
+            sink(site, HookRun(*told, epoch + begun, seen, self.left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import in_context
@@ -11,12 +12,12 @@ from agent_engine.hooks.scope import HookScope, Site
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agent_engine.hooks.events import HookEvent
     from agent_engine.hooks.plan import Plan
     from agent_engine.hooks.result import Verdict
-    from agent_engine.records.journal import Outcome, StepKind
+    from agent_engine.records.journal import Outcome, StepClosed, StepKind, StepOpened
     from agent_engine.runtime.state import RunState
 
 
@@ -55,14 +56,13 @@ class Step:
         journal = self.state.journal
         if journal is None:
             return
-        from agent_engine.records.journal import StepOpened, new_id
-
         if journal.full:
             await journal.room()
+        step_opened, _, new_id = _entries()
         self.step_id = new_id()
         self.unheard = []
         journal.write(
-            StepOpened(
+            step_opened(
                 self.state.run_id, self.step_id, self.parent_id, self.kind, self.name, self.agent, time.time(), detail
             )
         )
@@ -81,10 +81,8 @@ class Step:
         journal = self.state.journal
         if journal is None or self.step_id is None:
             return
-        from agent_engine.records.journal import StepClosed
-
         journal.write(
-            StepClosed(
+            _entries()[1](
                 self.state.run_id,
                 self.step_id,
                 status,
@@ -122,7 +120,7 @@ class Step:
         """Who listens here. None: nobody, and then nothing is to be built."""
         plan = self.scope.plan(event, target, agent=self.agent, server=server)
         if plan is None and self.unheard is not None:
-            self.unheard.append(event.value)
+            self.unheard.append(event._value_)
         return plan
 
     @property
@@ -158,6 +156,14 @@ class Step:
     def base(self) -> dict[str, Any]:
         """The fields that every payload has."""
         return {"session_id": self.state.session_id, "agent_name": self.agent, "run_id": self.state.run_id}
+
+
+@cache
+def _entries() -> tuple[type[StepOpened], type[StepClosed], Callable[[], str]]:
+    """What a step writes, imported where something is recorded, and once."""
+    from agent_engine.records.journal import StepClosed, StepOpened, new_id
+
+    return StepOpened, StepClosed, new_id
 
 
 def refuses(verdict: Verdict) -> bool:
