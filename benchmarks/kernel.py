@@ -1,6 +1,7 @@
 """What the hook kernel costs, as a ratio to a bare loop over the same callables in the same process.
 
-Each case runs its two sides in turns, many times, and compares the medians. Exit code 1 where a ratio is over its bound.
+Each case runs its two sides in turns, many times; the ratio is the median of the rounds. Exit code 1 where one is over
+its bound.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Side = Callable[[int], Awaitable[float]]
 
 @dataclass
 class Case:
-    """One row: ours and the bare way take a number of repetitions and give seconds; ``bound`` is the most their ratio may be."""
+    """One row: ours and the bare way take a number of repetitions and give seconds; ``bound`` is for their ratio."""
 
     name: str
     ours: Side
