@@ -102,7 +102,7 @@ async def test_where_all_sessions_are_in_use_the_next_caller_waits(server: FakeM
 
 
 async def test_a_caller_that_waits_for_a_session_in_vain_is_told(server: FakeMcpServer) -> None:
-    async with connected(declared(server, timeout=0.3), max_sessions=1) as kit:
+    async with connected(declared(server, timeout=2), max_sessions=1) as kit:
         async with kit.clients._remotes["crm"].pool.session(kit.clients.caller(run_of("ann"))):
             with raises_text(McpToolError, "'crm'", "All 1 sessions"):
                 await kit.call("echo", run_of("bob"), text="hi")
