@@ -155,3 +155,12 @@ def test_what_is_kept_stands_beside_the_file_as_it_was_named(tmp_path):
     link.symlink_to(tmp_path / "real" / "agents.yaml")
     assert state_path(link) == tmp_path.resolve() / "site" / ".agent_engine" / "agents.db"
     assert default_store(link) == f"sqlite:{tmp_path.resolve() / 'site' / '.agent_engine' / 'records.db'}"
+
+
+def test_code_that_cannot_be_loaded_is_a_problem_of_the_files_for_every_command(agentctl, shop):
+    assert agentctl("generate", shop).code == 0
+    (shop.parent / "plugins" / "hooks" / "rules.py").write_text("import sys\n\nsys.exit(0)\n", encoding="utf-8")
+    for command in (["validate"], ["inspect"], ["hooks", "list", "--config"], ["run", "-m", "hello", "--config"]):
+        done = agentctl(*command, shop)
+        assert (done.code, done.out) == (1, ""), command
+        assert done.err.count("importing it raised SystemExit at plugins/hooks/rules.py:3") == 1

@@ -12,7 +12,14 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 def explain(error: BaseException) -> tuple[str, int]:
     """The sentence and the exit code for an error; never a traceback, never the text of a stranger's exception."""
-    from agent_engine.hooks.errors import GuardrailBlocked, HookError, LimitReached, RunBlocked
+    from agent_engine.hooks.errors import (
+        GuardrailBlocked,
+        HookError,
+        HookLoadError,
+        HookRegistrationError,
+        LimitReached,
+        RunBlocked,
+    )
     from agent_engine.spec.problems import SpecError
 
     error = _single(error)
@@ -20,6 +27,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return "\n".join(str(problem) for problem in error.problems), PROBLEM
     if isinstance(error, RunBlocked | GuardrailBlocked):
         return _sentence(error), REFUSED
+    if isinstance(error, HookLoadError | HookRegistrationError):
+        return _sentence(error), PROBLEM
     if isinstance(error, LimitReached | HookError):
         return _sentence(error), FAILED
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

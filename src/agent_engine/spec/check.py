@@ -144,6 +144,7 @@ class _Project:
         from agent_engine.spec.hooks import PluginInstances, definition
 
         plugins = PluginInstances(self.space, self.manifest)
+        told: set[tuple[str, str]] = set()
         for event, entries in self.loaded.system.hooks.items():
             for index, entry in enumerate(entries):
                 path = ("hooks", event, index)
@@ -155,7 +156,9 @@ class _Project:
                 try:
                     definition(event, entry, folder=self.loaded.folder, source="", plugins=plugins, space=self.space)
                 except HookLoadError as exc:
-                    self._note(path, name, f"{exc.ref} cannot be loaded: {exc.reason}")
+                    if (exc.ref, exc.reason) not in told:  # a class is told once, where it is first needed
+                        self._note(path, name, f"{exc.ref} cannot be loaded: {exc.reason}")
+                    told.add((exc.ref, exc.reason))
                 except (HookRegistrationError, LoadError) as exc:
                     self._note(path, name, str(exc))
 
