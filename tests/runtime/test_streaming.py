@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from agent_engine.hooks import GuardrailBlocked, HookResult, after_model, wrap_model_call
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
-from agent_engine.hooks.middleware import MiddlewareChain
+from agent_engine.hooks.middleware import MiddlewareChain, ModelResponse
 from agent_engine.models.errors import ModelError
+from agent_engine.runtime.limits import Limits
 
 from .run_kit import Made, call, listen, made, no_task_left, node_of, unbalanced
 
@@ -329,3 +330,43 @@ async def test_a_stream_never_read_runs_nothing() -> None:
     stream = one.stream()
     await stream.aclose()  # type: ignore[attr-defined]
     assert one.model.requests == []
+
+
+async def test_what_a_wrapper_answers_by_itself_is_streamed() -> None:
+    @wrap_model_call
+    async def own(request: Any, call_next: Any) -> Any:
+        return ModelResponse("kept from before", request.model)
+
+    one = made(["never asked"], middleware=MiddlewareChain([own]))
+    assert texts(await one.events()) == ["kept from before"]
+
+
+@pytest.mark.parametrize("event", [None, "after_agent"])
+async def test_of_a_wrapper_that_calls_on_twice_only_its_own_answer_leaves(event: str | None) -> None:
+    @wrap_model_call
+    async def better(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        response = await call_next(request)
+        response.content = response.content.replace(SECRET, "***")
+        return response
+
+    one = made([f"first {SECRET}", f"second {SECRET}"], middleware=MiddlewareChain([better]))
+    if event is not None:
+        one.registry.register_function(event, lambda seen: None)
+    assert texts(await one.events()) == ["second ***"]
+
+
+async def test_a_summary_is_never_streamed_whatever_a_wrapper_does() -> None:
+    @wrap_model_call
+    async def twice(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        return await call_next(request)
+
+    one = made(
+        ["sum 1", "sum 2", "answer 1", "answer 2"],
+        middleware=MiddlewareChain([twice]),
+        limits=Limits(context_tokens=40),
+    )
+    history = [{"role": role, "content": "word " * 40} for role in ("user", "assistant") * 2]
+    assert texts(await one.events(history=history)) == ["answer 2"]
+    assert [one.seen(number)[0]["content"] == "You help." for number in range(4)] == [False, False, True, True]

@@ -6,14 +6,15 @@ retries inside), on_llm_delta, after_model middleware, after_llm, on_step.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
-from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.base import ModelResponse, ToolCall
@@ -168,12 +169,11 @@ class ModelPassage:
     async def _run(self, request: middleware.ModelRequest | None) -> ModelResponse:
         turn, hooks = self.turn, self.hooks
         chain = None if self.inner else turn.node.middleware
-        if request is None:
-            bare = turn.last_call or self.own is not None
-            await hooks.definitions(() if bare else (await turn.toolset()).definitions)
-            hooks.messages = turn.messages if self.own is None else self.own
-        else:
-            await hooks.take(request)
+        bare = turn.last_call or self.own is not None
+        hooks.messages = turn.messages if self.own is None else self.own
+        await hooks.definitions(() if bare else (await turn.toolset()).definitions)
+        if request is not None:
+            await hooks.take_over(request)
         if chain is not None and chain.has_before_model:
             await hooks.before_middleware(chain)
         await hooks.before_llm()
@@ -212,7 +212,7 @@ class ModelPassage:
         hooks = self.hooks
         await hooks.prefix()
         plan = self.step.plan(HookEvent.ON_LLM_DELTA, hooks.model.name)
-        window = self.window = TextWindow(self.step, plan, hooks.release() if self.own is None else None)
+        window = self.window = TextWindow(self.step, plan, self._release())
         hooks.asked = time.perf_counter()
         if self.turn.state.emit is None:
             response = await retried(self._request, self.step, MODEL_ATTEMPTS, operation="model", worth=self._worth)
@@ -224,6 +224,10 @@ class ModelPassage:
             response = replace(response, text=text, native=None)
         return with_ids(response)
 
+    def _release(self) -> Callable[[str], None] | None:
+        """Where text may go at once. A summary is for nobody to read, and what a wrapper calls for is the wrapper's."""
+        return self.hooks.release() if self.own is None and not self.inner else None
+
     async def _request(self) -> ModelResponse:
         hooks = self.hooks
         try:
@@ -231,6 +235,15 @@ class ModelPassage:
         except Exception as error:
             self.model_error = error
             raise
+        except asyncio.CancelledError as error:
+            if being_cancelled():
+                raise
+            raise self._broken_off() from error
+
+    def _broken_off(self) -> ModelError:
+        """A model that was cancelled from inside has failed; the run goes on with that."""
+        self.model_error = error = ModelError(f"The call of {self.hooks.model.name} was cancelled from inside.")
+        return error
 
     async def _stream(self) -> ModelResponse:
         hooks, window = self.hooks, self.window
@@ -247,6 +260,10 @@ class ModelPassage:
                 except Exception as error:
                     self.model_error = error
                     raise
+                except asyncio.CancelledError as error:
+                    if being_cancelled():
+                        raise
+                    raise self._broken_off() from error
                 if isinstance(item, str):
                     await window.feed(item)
                 else:
@@ -279,7 +296,8 @@ class ModelPassage:
             self.ended = True
         response = response_from(shown, self.response, ModelResponse)
         if self.called == 0:
-            # The wrapper answered by itself: its text passes on_llm_delta like a model's.
+            # The wrapper answered by itself: its text passes on_llm_delta like a model's, and is held like one's.
+            self._release()
             plan = self.step.plan(HookEvent.ON_LLM_DELTA, self.hooks.model.name)
             text = await TextWindow(self.step, plan, None).finish(response.text)
             response = response if text == response.text else replace(response, text=text)
@@ -293,7 +311,7 @@ class ModelPassage:
             raise RuntimeError("call_next of a model call was called after the call had ended")
         self.called += 1
         if self.called > 1:
-            passage = ModelPassage(self.turn, self.hooks.model, self.hooks.settings, self.step)
+            passage = ModelPassage(self.turn, self.hooks.model, self.hooks.settings, self.step, self.own)
             try:
                 answer = await passage.run(request)
             except ModelFailed as failed:

@@ -95,7 +95,7 @@ class ModelHooks:
         from agent_engine.runtime.adapters import refusal_of
 
         sent = self.request()
-        await self._take_over(refusal_of(await chain.before_model(sent)))
+        await self.take_over(refusal_of(await chain.before_model(sent)))
 
     async def before_llm(self) -> None:
         """before_llm: it changes this one call. Raises RunBlocked where it is refused."""
@@ -120,18 +120,12 @@ class ModelHooks:
                 self.messages = with_notes(self.messages, verdict.additional_context)
         self._passed = True
 
-    async def take(self, request: middleware.ModelRequest) -> None:
-        """Begin with a wrapper's request, in a step of its own."""
-        self.messages = self.turn.messages
-        await self.definitions(() if self.turn.last_call else (await self.turn.toolset()).definitions)
-        await self._take_over(request)
-
     async def pass_again(self, request: middleware.ModelRequest) -> None:
         """A wrapper calls on; a changed request passes before_llm (and before_tool_definitions) again."""
-        if await self._take_over(request):
+        if await self.take_over(request):
             await self.before_llm()
 
-    async def _take_over(self, request: middleware.ModelRequest) -> bool:
+    async def take_over(self, request: middleware.ModelRequest) -> bool:
         """Take what middleware made of the request. Returns whether it changed anything."""
         pristine = self.request()
         tools_changed = request.tools != pristine.tools
