@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from agent_engine import hooks
+from agent_engine.hooks import HookResult
 from agent_engine.hooks.errors import HookExecutionError
-from agent_engine.models.scripted import Turn
+from agent_engine.hooks.middleware import MiddlewareChain
+from agent_engine.models.scripted import ScriptedModel, Turn
 
 from .run_kit import Made, Trace, call, calls, listen, made, no_task_left, node_of, unbalanced
 
@@ -288,3 +291,70 @@ async def test_pairs_balance_over_many_concurrent_runs() -> None:
             assert trace.one("after_agent").status == "cancelled"
             assert set(trace.statuses("after_tool")) <= {"ok", "cancelled"}
         assert len(trace.of("on_run_end")) + len(trace.of("on_run_error")) == 1
+
+
+# A cancellation that nobody asked for
+
+
+@pytest.mark.parametrize("where", ["before_tool", "after_model", "wrap_tool_call"])
+async def test_middleware_that_was_cancelled_from_inside_has_failed(where: str) -> None:
+    async def broken(*given: Any) -> Any:
+        raise asyncio.CancelledError
+
+    ran: list[int] = []
+
+    async def work() -> str:
+        """Work."""
+        ran.append(1)
+        return "done"
+
+    decorated = getattr(hooks, where)(broken)
+    one = made([call("work"), "answer"], [work], middleware=MiddlewareChain([decorated]))
+    with pytest.raises(HookExecutionError):
+        await one.run()
+    assert ran == []
+
+
+async def test_an_approver_that_was_cancelled_from_inside_has_not_said_yes() -> None:
+    async def broken(ask: Any) -> bool:
+        raise asyncio.CancelledError
+
+    ran: list[int] = []
+
+    async def work() -> str:
+        """Work."""
+        ran.append(1)
+        return "done"
+
+    one = made([call("work"), "answer"], [work], approver=broken)
+    one.registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"))
+    assert (await one.run()).output == "answer"
+    assert ran == []
+
+
+async def test_an_observer_that_was_cancelled_from_inside_changes_nothing() -> None:
+    async def broken(seen: Any) -> None:
+        raise asyncio.CancelledError
+
+    assert (await made(["answer"], on_step=broken).run()).output == "answer"
+
+
+@pytest.mark.parametrize("face", ["run", "stream"])
+async def test_a_model_that_was_cancelled_from_inside_has_failed(face: str) -> None:
+    class Broken:
+        name = provider = "broken"
+
+        async def request(self, *given: Any) -> Any:
+            raise asyncio.CancelledError
+
+        async def stream(self, *given: Any) -> Any:
+            raise asyncio.CancelledError
+            yield
+
+    one = made(Broken(), fallback=[ScriptedModel(["answer"])])
+    trace = listen(one.registry)
+    if face == "run":
+        assert (await one.run()).output == "answer"
+    else:
+        assert (await one.events())[-1].data["output"] == "answer"
+    assert [seen.status for seen in trace.of("after_llm")] == ["error", "ok"]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from agent_engine.hooks.callbacks import being_cancelled
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError
 from agent_engine.hooks.layer import KINDS, Item, Layer, copy_of, layer_of, log_failure
@@ -141,7 +142,9 @@ async def _through(layers: Sequence[Layer], item: Item) -> Item | Refused:
         except GuardrailBlocked as refusal:
             if not layer.observe:
                 return Refused(refusal.reason, layer.name)
-        except (Exception, SystemExit) as problem:
+        except (Exception, SystemExit, asyncio.CancelledError) as problem:
+            if isinstance(problem, asyncio.CancelledError) and being_cancelled():
+                raise
             if not layer.observe:
                 raise HookExecutionError(layer.kind, layer.name, problem) from problem
             log_failure(layer, problem)

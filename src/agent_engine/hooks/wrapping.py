@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
@@ -79,7 +79,9 @@ async def _wrapper(
         if isinstance(said, HookResult) and said.decision in STRICTNESS and said.is_denied():
             raise GuardrailBlocked(said.reason or "Denied by hook")
         raise TypeError(f"{layer.name} returned a {type(said).__name__}; it must return a {answers.__name__}")
-    except (Exception, SystemExit) as problem:
+    except (Exception, SystemExit, asyncio.CancelledError) as problem:
+        if isinstance(problem, asyncio.CancelledError) and being_cancelled():
+            raise
         if isinstance(problem, GuardrailBlocked) or any(problem is one for one in from_inside):
             raise
         raise HookExecutionError(layer.kind, layer.name, problem) from problem
@@ -107,7 +109,9 @@ async def _observer(
     try:
         sent = copy_of(request)
         await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - an observer's failure is nobody else's
+    except (Exception, SystemExit, asyncio.CancelledError) as problem:  # an observer's failure is nobody else's
+        if isinstance(problem, asyncio.CancelledError) and being_cancelled():
+            raise
         if not any(problem is one for one in failed):
             log_failure(layer, problem)
     if failed:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent_engine.hooks.callbacks import being_cancelled
 from agent_engine.hooks.middleware import InvocationContext, ModelRequest, ModelResponse, ToolRequest
 from agent_engine.hooks.middleware import Refused as RefusedByMiddleware
 from agent_engine.hooks.payloads import private_copy
@@ -127,6 +128,8 @@ async def observe(observer: Callable[[Any], Any], seen: object, what: str) -> No
             else:
                 await run_in_worker(observer, seen, limit=OBSERVER_SECONDS)
     except asyncio.CancelledError:
-        raise
+        if being_cancelled():
+            raise
+        logger.warning("The %s observer was cancelled from inside.", what)
     except Exception as error:  # noqa: BLE001 - an observer can hold nothing back
         logger.warning("The %s observer failed: %s", what, type(error).__name__)

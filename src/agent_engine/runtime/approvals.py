@@ -112,6 +112,7 @@ async def _ask_hooks(step: Step, ask: ToolApproval) -> Reply | None:
 
 
 async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
+    from agent_engine.hooks.callbacks import being_cancelled
     from agent_engine.hooks.payloads import private_copy
     from agent_engine.runtime.reporting import notify
 
@@ -131,7 +132,10 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     except TimeoutError:
         return Reply("no", "time-out", given)
     except asyncio.CancelledError:
-        raise
+        if being_cancelled():
+            raise
+        logger.warning("The approver was cancelled from inside for %s: taken for a no.", ask.tool_name)
+        return Reply("no", "failure", given)
     except Exception as error:  # noqa: BLE001 - an approver that fails has not said yes
         logger.warning("The approver failed for %s: %s", ask.tool_name, type(error).__name__)
         return Reply("no", "failure", given)
