@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent_engine.hooks.errors import LimitReached
+from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.runtime.limits import Limits
 
 from .run_kit import call, calls, listen, made, node_of, unbalanced
@@ -122,3 +123,22 @@ def test_limits_are_checked_when_they_are_made() -> None:
     for wrong in ({"model_calls": -1}, {"timeout_s": "5"}, {"tool_calls": True}, {"allow_duplicate_tool_calls": 1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Limits(**wrong)  # type: ignore[arg-type]
+
+
+async def test_the_last_call_leaves_the_models_own_answer_as_it_is() -> None:
+    said = ModelResponse("once more", (ToolCall("c1", "work"),))
+
+    class Insists:
+        name = provider = "insists"
+
+        async def request(self, *given: Any) -> ModelResponse:
+            return said
+
+        async def stream(self, *given: Any) -> Any:
+            yield said
+
+    one = made(Insists(), [Counter().work], limits=Limits(tool_calls=1))
+    result = await one.run()
+    assert result.output == "once more"
+    assert "tool_calls" not in result.messages[-1]
+    assert len(said.tool_calls) == 1

@@ -14,7 +14,7 @@ from agent_engine.hooks import HookResult, current_run_context, wrap_tool_call
 from agent_engine.hooks.middleware import MiddlewareChain
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.memory.sqlite import SqliteStore
-from agent_engine.memory.store import ConversationKey
+from agent_engine.memory.store import ConversationKey, MemoryStore
 
 from .run_kit import Made, Trace, call, calls, listen, made, node_of, unbalanced
 
@@ -433,3 +433,20 @@ async def test_a_sync_wrapper_around_a_call_that_waits() -> None:
     assert waiting.status == "waiting"
     assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
     assert runs.ran == ["redirected"]
+
+
+async def test_a_tool_that_is_gone_after_the_wait_is_an_error_the_model_reads() -> None:
+    store = MemoryStore()
+    ran: list[int] = []
+
+    async def work() -> None:
+        """Work."""
+        ran.append(1)
+
+    before = made([call("work")], [work], approver="later", store=store)
+    before.registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"))
+    waiting = await before.run()
+    after = made(["answer"], approver="later", store=store)
+    assert (await after.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert after.tool_text() == '{"error": "There is no tool \'work\'. Tools: none."}'
+    assert ran == []

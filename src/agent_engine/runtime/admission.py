@@ -25,7 +25,7 @@ REFUSALS = 3
 def admit(turn: Turn, call: ToolCall, tool: Tool | None, offered: frozenset[str]) -> ToolOutcome | None:
     """None for a call that may go to the door, and counts it; otherwise the outcome in its place."""
     if tool is None:
-        known = ", ".join(sorted(offered)) or "none"
+        known = ", ".join(sorted(offered - {call.name})) or "none"
         text = error_for_model(f"There is no tool '{call.name}'. Tools: {known}.")
         return ToolOutcome("error", text, text, "UnknownTool")
     if call.name not in offered:

@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_again, count_refusal
@@ -48,7 +48,7 @@ async def call_tool(
     )
     turn.state.tell("tool_started", call_id=call.id, tool_name=call.name, agent=turn.node.name)
     try:
-        if resumed is None and (stopped := admit(turn, call, tool, offered)) is not None:
+        if (resumed is None or tool is None) and (stopped := admit(turn, call, tool, offered)) is not None:
             outcome = stopped
         else:
             assert tool is not None
@@ -69,16 +69,6 @@ def _asked(state: RunState, call: ToolCall) -> dict[str, Any]:
     if not state.wants_payloads:
         return {}
     return {"payload": {"asked": private_copy(call.arguments)}}
-
-
-def _opening(turn: Turn, call: ToolCall, tool: Tool | None) -> dict[str, Any]:
-    """What the journal keeps of a call before it runs."""
-    detail: dict[str, Any] = {"call_id": call.id}
-    if tool is not None:
-        detail |= {"provider": tool.provider, "server_id": tool.server_id}
-    if turn.state.wants_payloads:
-        detail["payload"] = {"asked": private_copy(call.arguments) if call.raw is None else call.raw}
-    return detail
 
 
 def _finish(turn: Turn, call: ToolCall, step: Step, outcome: ToolOutcome) -> None:
@@ -224,8 +214,7 @@ class ToolPassage:
         except SystemExit as error:
             raise ToolExited("the tool ended with sys.exit") from error
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if being_cancelled():
                 raise
             # Nobody cancelled this run: the body waited for something that was cancelled, which is its own failure.
             raise ToolCancelled("the tool was cancelled from inside") from error

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
@@ -246,9 +246,10 @@ class Turn:
         while True:
             reply = await call_model(self)
             if self.last_call or not reply.tool_calls:
-                reply.response.tool_calls = ()
-                self.messages.append(assistant_from(reply.response))
-                answer = self._answer(reply.response.text)
+                # The model's own object may be asked for again: it is left as it is.
+                response = replace(reply.response, tool_calls=()) if reply.tool_calls else reply.response
+                self.messages.append(assistant_from(response))
+                answer = self._answer(response.text)
                 if answer is not None:
                     return answer
                 continue
