@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from tests.cli.office import Terminal, agentctl, cancelled, write_office
 
@@ -38,6 +41,15 @@ def test_hooks_that_refuse_are_shown_and_the_conversation_goes_on(config):
     assert "  hook before_agent · rules.gate: deny: salaries are not discussed here" in done.stderr
     assert "Blocked by policy: salaries are not discussed here." in done.stderr
     assert "Order A-17 is on its way." in done.stdout
+
+
+def test_a_line_that_is_no_text_is_not_sent_and_the_conversation_goes_on(config, request, monkeypatch):
+    lines = b"\xef\xbb\xbfWhat is the status of order A-17?\ncaf\xe9\nWhat is the status of order B-04?\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    done = request.getfixturevalue("agentctl")("chat", "--config", config)
+    assert (done.code, done.err.count("→ clerk: order_status")) == (0, 2)
+    assert "That line is not UTF-8 text, and was not sent." in done.err
+    assert "Order B-04 is on its way." in done.out
 
 
 def test_every_hook_is_shown_when_asked_for(config):

@@ -210,7 +210,11 @@ def _reader(config: Path | None) -> Callable[[str], Awaitable[str]]:
 
 
 async def _read_pipe(prompt: str) -> str:
-    line = sys.stdin.readline()
+    line = sys.stdin.buffer.readline()
     if not line:
         raise EOFError
-    return line
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        print("That line is not UTF-8 text, and was not sent.", file=sys.stderr, flush=True)
+        return ""
