@@ -117,6 +117,14 @@ async def test_an_optional_parameter_stays_away_unless_the_question_holds_it() -
     assert (await first_call("the best 5 books about bees", [find]))[1]["limit"] == 5
 
 
+async def test_an_optional_parameter_takes_what_is_unmistakably_like_its_example() -> None:
+    clock = define("tell_time", "Tell the time.", (), zone=text("an IANA time zone, such as Europe/Vienna"))
+    (call,) = (await OfflineModel().request([m.user("What time is it in Asia/Tokyo?")], [clock], SETTINGS)).tool_calls
+    assert call.arguments == {"zone": "Asia/Tokyo"}
+    (call,) = (await OfflineModel().request([m.user("What time is it in Tokyo?")], [clock], SETTINGS)).tool_calls
+    assert call.arguments == {}
+
+
 async def test_a_code_name_speaks_for_the_tool_that_knows_code() -> None:
     docs = define("python_docs", "Explains Python modules and functions.", name=text("a name such as json.dumps"))
     notes = define("notes", "Reads the team's notes.", title=text("a title such as onboarding"))

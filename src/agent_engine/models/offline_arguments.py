@@ -231,7 +231,8 @@ def _text(name: str, rule: Mapping[str, Any], asked: Asked, lead: str | None, re
     if is_free_text(name):
         return (asked.text, 0.6) if required or words & {"query", "question", "message", "search"} else None
     if not required:
-        return None
+        like = _like_example(rule, asked)
+        return None if like is None else (like, 0.9)
     if lead is not None and _fits(lead, rule):
         return lead, 1.0
     found = _best_name(rule, asked)
@@ -262,21 +263,33 @@ def _special(words: set[str], rule: Mapping[str, Any], asked: Asked) -> Found:
 
 def _best_name(rule: Mapping[str, Any], asked: Asked) -> str | None:
     """The thing that the message names and that looks most like the examples in the parameter's description."""
-    examples = re.findall(r"(?:such as|e\.g\.,?|for example,?|like) ([\w.-]*\w)", str(rule.get("description", "")))
-    examples += [str(one) for one in rule.get("examples") or ()]
     quoted = next((value for value in asked.quoted if _fits(value, rule)), None)
     if quoted is not None:
         return quoted
     candidates = [value for value in [*asked.names, *asked.proper] if _fits(value, rule)]
     if not candidates:
         return None
-    shapes = [_shape(example) for example in examples]
+    shapes = _example_shapes(rule)
     return min(
         candidates, key=lambda value: (_shape(value) not in shapes if shapes else False, candidates.index(value))
     )
 
 
+def _like_example(rule: Mapping[str, Any], asked: Asked) -> str | None:
+    """For a parameter that may be left out: what the message holds of the unmistakable shape of its examples."""
+    shapes = _example_shapes(rule) - {"word", "words"}
+    candidates = [*asked.quoted, *asked.paths, *asked.names]
+    return next((value for value in candidates if _shape(value) in shapes and _fits(value, rule)), None)
+
+
+def _example_shapes(rule: Mapping[str, Any]) -> set[str]:
+    examples = re.findall(r"(?:such as|e\.g\.,?|for example,?|like) ([\w./-]*\w)", str(rule.get("description", "")))
+    return {_shape(example) for example in [*examples, *(str(one) for one in rule.get("examples") or ())]}
+
+
 def _shape(value: str) -> str:
+    if "/" in value:
+        return "path"
     if _DOTTED.fullmatch(value):
         return "dotted"
     if "_" in value:
