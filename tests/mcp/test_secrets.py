@@ -97,7 +97,7 @@ async def provoke(server: FakeMcpServer, protocol: str, registry: HookRegistry, 
         id="crm",
         url=f"{server.url}?key={PLANTED[3]}",
         protocol=protocol,  # type: ignore[arg-type]
-        timeout=0.5,
+        timeout=1.0,
         max_result_bytes=50_000,
     )
     async with connected(declared, registry=registry, journal=journal) as kit:
