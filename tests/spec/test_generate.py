@@ -365,6 +365,17 @@ def test_a_script_that_is_still_to_be_written_does_not_stop_it(tmp_path: Path) -
     assert any("cannot open its script 'gate.py'" in one for one in errors(path))
 
 
+def test_a_file_that_is_reached_by_a_link_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "agents.yaml"
+    path.write_text(YAML)
+    (tmp_path / "shared.toml").write_text("# for two systems\n")
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "plugins.toml").symlink_to("../shared.toml")
+    generate(path)
+    assert (tmp_path / "plugins" / "plugins.toml").is_symlink()
+    assert "research_hooks" in (tmp_path / "shared.toml").read_text()
+
+
 def test_a_place_that_cannot_be_written_is_one_problem(tmp_path: Path) -> None:
     path = tmp_path / "agents.yaml"
     path.write_text(YAML)

@@ -319,7 +319,8 @@ def _with_entries(text: str, missing: dict[str, dict[str, str]]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a whole file or nothing of it; permissions of a file that exists stay."""
+    """Write a whole file or nothing of it; a link to it, and permissions of a file that exists, stay."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
