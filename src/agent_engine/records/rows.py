@@ -16,7 +16,9 @@ from agent_engine.records.runstate import BUCKET_RATIO, RunState, StepState, is_
 
 Row = tuple[Any, ...]
 
-_HOOK = {name: index for index, name in enumerate(FIELDS["hook"])}
+_BROKE, _DURATION, _OBSERVE, _SHADOW = (
+    FIELDS["hook"].index(name) for name in ("broke", "duration_ms", "observe", "shadow")
+)
 _RUN_ID = {kind: names.index("run_id") for kind, names in FIELDS.items() if "run_id" in names}
 _LOG_RATIO = math.log(BUCKET_RATIO)
 _QUIET = ("allow", "none")
@@ -66,8 +68,12 @@ class RowBuilder:
 
     def unknown_hooks(self, facts: Sequence[Fact]) -> set[Row]:
         """Identities of hooks that have no key yet."""
-        found = {values[HOOK_IDENTITY:] for kind, values, _ in facts if kind == "hook"}
-        return {identity for identity in found if identity not in self.hooks}
+        known = self.hooks
+        return {
+            identity
+            for kind, values, _ in facts
+            if kind == "hook" and (identity := values[HOOK_IDENTITY:]) not in known
+        }
 
     def build(self, facts: Sequence[Fact], seq: int, mac: str) -> Batch:
         """The rows for these facts, numbered from ``seq + 1`` on."""
@@ -149,33 +155,40 @@ class RowBuilder:
         if step.outcome == "waiting":
             return
         key = (int(at // 86400), step.kind, step.name, step.agent or "", unheard or "")
-        total = batch.coverage.setdefault(key, [is_ungated(step.kind, unheard), 0])
-        total[1] += 1
+        total = batch.coverage.get(key)
+        if total is None:
+            batch.coverage[key] = [is_ungated(step.kind, unheard), 1]
+        else:
+            total[1] += 1
 
     def _hook(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
         record_id, run_id, step_id, _agent, at, decision = values[:6]
         run_key = step_key = None
-        shadow = values[_HOOK["shadow"]]
+        shadow = values[_SHADOW]
         if run_id is not None:
             run = self._run(batch, run_id, at)
             run_key = run.key
             run.hook_runs += 1
             if step_id is not None:
                 step_key = self._step(batch, run, step_id).key
-            if values[_HOOK["broke"]]:
+            if values[_BROKE]:
                 run.broke += 1
-            if decision == "deny" and not shadow and not values[_HOOK["observe"]]:
-                run.denied += 1
             if decision not in _QUIET:
+                if decision == "deny" and not shadow and not values[_OBSERVE]:
+                    run.denied += 1
                 self._facet(batch, run, "decision", "shadow" if shadow else decision)
         hook = self.hooks[values[HOOK_IDENTITY:]]
         batch.hook_runs.append((batch.seq, record_id, run_key, step_key, hook, *values[3:HOOK_IDENTITY]))
-        duration = values[_HOOK["duration_ms"]]
-        label = f"shadow {decision}" if shadow else decision
-        total = batch.stats.setdefault((int(at // 86400), hook, label, bucket_of(duration)), [0, 0.0])
-        total[0] += 1
-        total[1] += duration
-        self._keep(batch, batch.seq, payloads, at)
+        duration = values[_DURATION]
+        key = (int(at // 86400), hook, f"shadow {decision}" if shadow else decision, bucket_of(duration))
+        total = batch.stats.get(key)
+        if total is None:
+            batch.stats[key] = [1, duration]
+        else:
+            total[0] += 1
+            total[1] += duration
+        if payloads:
+            self._keep(batch, batch.seq, payloads, at)
 
     def _lost(self, batch: Batch, values: Row, _payloads: object) -> None:
         at, count = values

@@ -30,7 +30,9 @@ from agent_engine.records.sink import OpenRun, Recovery
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
-_SIZES = (128, 32, 8, 1)
+_SIZES = (512, 128, 32, 8, 1)
+_DOCUMENT = 128
+"""Rows in one JSON document."""
 _POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 _RUN_STATE = (
     "run", "run_id", "system", "session_id", "user_id", "organization_id", "generation", "message_digest", "started_at",
@@ -303,8 +305,8 @@ class SqlSink:
     ) -> None:
         """One JSON document a statement: PostgreSQL's driver takes a statement of thousands of parameters apart in
         Python, each time anew."""
-        for start in range(0, len(rows), _SIZES[0]):
-            part = rows[start : start + _SIZES[0]]
+        for start in range(0, len(rows), _DOCUMENT):
+            part = rows[start : start + _DOCUMENT]
             made = part if row_of is None else [row_of(one) for one in part]
             document = json.dumps([dict(zip(columns, row, strict=True)) for row in made], allow_nan=False)
             self._run(self._sql.insert_json(table, columns, conflict), (document,))

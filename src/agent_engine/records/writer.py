@@ -26,7 +26,7 @@ from agent_engine.records.sink import Recovery, Sink
 
 logger = logging.getLogger("agent_engine.records")
 
-_BATCH = 1_000
+_BATCH = 2_000
 _ENOUGH = 1_000
 _GROUP = 48
 """So many entries become facts at a time: one by one, between all else, they cost nearly twice as much."""
