@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.testclient import TestClient
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tests.fakes.postgres import running_postgres
 
 from agent_engine.records.facts import FIELDS, Fact
