@@ -46,7 +46,7 @@ def test_every_answer_is_one_that_the_description_allows(server: Served, label: 
     api = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operation = next(found.ok() for found in api.get_all_operations() if found.ok().label == label)
 
-    @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def answer(case: Any) -> None:
         case.call_and_validate(timeout=20)
