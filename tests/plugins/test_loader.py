@@ -226,6 +226,18 @@ def test_a_hundred_systems_leave_no_module_logger_or_finder(project: Path) -> No
     assert not [one for one in classes if str(one.__module__).startswith(HOME)]
 
 
+def test_the_file_that_is_looked_at_is_the_file_that_is_loaded(project: Path) -> None:
+    (project / "plugins" / "twice").mkdir(parents=True)
+    (project / "plugins" / "twice" / "__init__.py").write_text("WHICH = 'package'\n")
+    (project / "plugins" / "twice.py").write_text("WHICH = 'module'\n")
+    space = PluginSpace(project)
+    try:
+        module = space.module("plugins.twice")
+        assert (module.WHICH, module.__file__) == ("package", str(space.find_file("plugins.twice")))
+    finally:
+        space.close()
+
+
 def test_after_close_nothing_loads_and_closing_twice_is_nothing(project: Path) -> None:
     write(project, plugins__a="def get():\n    return 7\n")
     space = PluginSpace(project)

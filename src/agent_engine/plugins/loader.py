@@ -129,7 +129,7 @@ class PluginSpace:
         """The file that a module of this system is loaded from, or None. Imports nothing."""
         relative = Path(*name.split("."))
         for root in self.roots:
-            for candidate in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            for candidate in (root / relative / "__init__.py", root / relative.with_suffix(".py")):
                 if candidate.is_file():
                     return candidate
         return None

@@ -81,4 +81,4 @@ class Sources:
         for _ in range(node.level - 1):
             folder = folder.parent
         target = folder.joinpath(*(node.module or "").split("."))
-        return next((one for one in (target.with_suffix(".py"), target / "__init__.py") if one.is_file()), None)
+        return next((one for one in (target / "__init__.py", target.with_suffix(".py")) if one.is_file()), None)
