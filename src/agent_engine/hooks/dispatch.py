@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_engine.hooks.callbacks import DENIED, Answer, BadReturn
-from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure
+from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure, as_hooks_own
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, within
@@ -365,7 +365,7 @@ class Dispatch:
         if self.rows is None and (self.site.strict or entry.on_failure == "raise"):
             self.stopped = True
             if self.site.strict:
-                self._error = self._error or cause
+                self._error = self._error or as_hooks_own(cause)
             elif self._error is None:
                 self._error = HookExecutionError(str(self.plan.event), entry.ref, cause)
                 self._error.__cause__ = cause

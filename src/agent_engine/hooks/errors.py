@@ -5,6 +5,8 @@ No text here ever carries the text of a cause: a cause may quote user input or a
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 
 class HookError(Exception):
     """Base of every error that comes from hooks themselves."""
@@ -52,6 +54,21 @@ class HookFailure(HookError):
 
 class HookRegistrationError(HookError, ValueError):
     """A hook was refused when it was registered; the message names the hook and what to change."""
+
+
+_Raised = TypeVar("_Raised", bound=BaseException)
+
+
+def as_hooks_own(error: _Raised) -> _Raised:
+    """Mark an exception that a strict site raises in the place of a refusal, so that nobody on its way out takes it
+    for the failure of a tool or a delegate."""
+    error.__dict__["_raised_by_hook"] = True
+    return error
+
+
+def ends_the_run(error: BaseException | None) -> bool:
+    """Whether an exception comes from a hook and is to leave the run: one under ``fail``, or any of a strict site."""
+    return isinstance(error, HookExecutionError) or (error is not None and "_raised_by_hook" in error.__dict__)
 
 
 class GuardrailBlocked(Exception):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
-from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked
+from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked, ends_the_run
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
@@ -39,7 +39,9 @@ async def around(
                 return await call_next(sent)
             wrapped = _observer if layer.observe else _wrapper
             return await wrapped(layer, sent, lambda passed: enter(depth + 1, passed), answers)
-        except (GuardrailBlocked, HookError, RunBlocked) as problem:
+        except Exception as problem:
+            if not (isinstance(problem, (GuardrailBlocked, HookError, RunBlocked)) or ends_the_run(problem)):
+                raise
             if not any(problem is one for one, _ in stands):
                 stands.append((problem, layer))
             raise

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agent_engine.hooks.errors import HookExecutionError
+from agent_engine.hooks.errors import ends_the_run
 from agent_engine.hooks.events import HookEvent
 from agent_engine.runtime.step import refuses
 
@@ -34,10 +34,8 @@ async def shortened(turn: Turn, history: Sequence[Message]) -> Sequence[Message]
         return history
     try:
         done = await compact(history, keep_tokens=limit // 2, summarize=lambda messages: _summary(turn, messages))
-    except HookExecutionError:
-        raise
     except Exception as error:
-        if error is turn.state.ended:
+        if error is turn.state.ended or ends_the_run(error):
             raise
         logger.warning("The history of run %s was not shortened: %s", turn.state.run_id, type(error).__name__)
         return history

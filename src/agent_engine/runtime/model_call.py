@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
 from agent_engine.hooks.callbacks import being_cancelled, in_context
-from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
+from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
 from agent_engine.hooks.events import HookEvent
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
@@ -198,7 +198,7 @@ class ModelPassage:
         """The closing event where it is due, and on_error for what the model itself raised."""
         status = status_of(self.step, error)
         closings: list[Any] = [lambda: self.hooks.close(status, error_type_of(error))]
-        if error is self.model_error or isinstance(error, HookExecutionError):
+        if error is self.model_error or ends_the_run(error):
             closings.append(lambda: report_error(self.step, error, model=self.model.name))
         try:
             await close_step(self.turn.state, error, *closings)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import being_cancelled, in_context
-from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
+from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_again, count_refusal
 from agent_engine.runtime.calling import CALLING
@@ -221,7 +221,7 @@ class ToolPassage:
 
     async def _failed(self, error: BaseException | None, text: str | None = None) -> ToolOutcome:
         """The body raised: an outcome that the model reads, unless it is the end of the run."""
-        if isinstance(error, HookExecutionError) or (error is not None and error is self.turn.state.ended):
+        if error is not None and (ends_the_run(error) or error is self.turn.state.ended):
             raise error
         if text is None:
             text = error_text(error) if error is not None else "failed"
@@ -309,10 +309,10 @@ class ToolPassage:
         await self.gates.enter_again(request.arguments)
         try:
             value = await self._body()
-        except (HookExecutionError, RunBlocked):
+        except RunBlocked:
             raise
         except Exception as error:
-            if error is self.turn.state.ended:
+            if ends_the_run(error) or error is self.turn.state.ended:
                 raise
             self.error = error
             return ToolResponse(self.tool.name, None, error_text(error), request.context)
@@ -357,6 +357,5 @@ def error_text(error: BaseException) -> str:
 
 
 def _worth_a_retry(error: BaseException) -> bool:
-    return isinstance(error, Exception) and not isinstance(
-        error, (ArgumentsInvalid, HookExecutionError, RunBlocked, LimitReached, ToolCancelled)
-    )
+    lasting = (ArgumentsInvalid, RunBlocked, LimitReached, ToolCancelled)
+    return isinstance(error, Exception) and not isinstance(error, lasting) and not ends_the_run(error)
