@@ -615,3 +615,70 @@ def test_the_process_can_exit_while_a_hook_hangs() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout.strip() == "Blocked by policy."
     assert time.monotonic() - began < 50
+
+
+class Mine(Exception):
+    pass
+
+
+@pytest.mark.parametrize("event", ["before_agent", "before_llm", "before_tool", "after_tool", "after_agent"])
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_strict_agent_raises_a_hooks_own_exception_from_any_depth(event: str, depth: int) -> None:
+    def broken(seen: Any) -> None:
+        raise Mine
+
+    def work() -> str:
+        """Work."""
+        return "done"
+
+    registry = HookRegistry()
+    registry.register_function(event, broken)
+    agent = Agent("inner", model=ScriptedModel([call("work"), "a"]), tools=[work], hooks=registry)
+    if depth:
+        agent = Agent("outer", model=ScriptedModel([call("inner", {"message": "go"}), "b"]), tools=[agent])
+    agent._strict_hooks = True
+    with pytest.raises(Mine):
+        await agent.astart("go")
+
+
+async def test_an_agent_can_resume_another_of_its_runs_from_inside_a_run() -> None:
+    registry, ran = HookRegistry(), []
+    registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"), matcher="work")
+
+    def work() -> str:
+        """Work."""
+        ran.append(1)
+        return "done"
+
+    async def approve() -> str:
+        """Say yes to what waits."""
+        return str((await agent.aresume(waiting.run_id, {"c1": "yes"})).output)
+
+    model = ScriptedModel([call("work"), call("approve"), "resumed", "answer"])
+    agent = Agent("desk", model=model, tools=[work, approve], hooks=registry, approver="later")
+    waiting = await agent.arun("go")
+    assert waiting.status == "waiting"
+    assert await asyncio.wait_for(agent.astart("go on"), 10) == "answer"
+    assert ran == [1]
+
+
+async def test_resuming_inside_a_tool_is_no_way_around_the_hooks_of_its_run() -> None:
+    asks, guard, ran = HookRegistry(), HookRegistry(), []
+    asks.register_function("before_tool", lambda seen: HookResult.ask("sure?"))
+    guard.register_function("before_tool", lambda seen: HookResult.deny("not here"), matcher="work")
+
+    def work() -> str:
+        """Work."""
+        ran.append(1)
+        return "done"
+
+    inner = Agent("inner", model=ScriptedModel([call("work"), "a"]), tools=[work], hooks=asks, approver="later")
+    waiting = await inner.arun("go")
+
+    async def approve() -> str:
+        """Say yes to what waits."""
+        return str((await inner.aresume(waiting.run_id, {"c1": "yes"})).output)
+
+    outer = Agent("outer", model=ScriptedModel([call("approve"), "b"]), tools=[approve], hooks=guard)
+    await outer.astart("go")
+    assert ran == []

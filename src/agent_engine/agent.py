@@ -155,10 +155,16 @@ class Agent(AgentParts):
         from agent_engine.runtime.run import resume_request
 
         node, host = await self._prepare()
+        around = inside.get()
+        scope = self._scope()
+        if id(self) in around:  # from inside its own run, which has the turn
+            return await self._told(resume_request(node, run_id, decisions, host=host, context=context, scope=scope))
         async with self._turns():
-            token = inside.set((*inside.get(), id(self)))
+            token = inside.set((*around, id(self)))
             try:
-                return await self._told(resume_request(node, run_id, decisions, host=host, context=context))
+                return await self._told(
+                    resume_request(node, run_id, decisions, host=host, context=context, scope=scope)
+                )
             finally:
                 inside.reset(token)
 

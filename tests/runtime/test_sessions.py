@@ -205,3 +205,27 @@ async def test_content_parts_stay_when_a_hook_rewrites_the_text() -> None:
     one.registry.register_function("user_prompt_submit", lambda seen: HookResult.modify(prompt="look at [masked]"))
     await one.run(message)
     assert one.seen()[-1]["content"] == [{"type": "text", "text": "look at [masked]"}, image]
+
+
+async def test_hooks_of_one_agent_hear_of_its_sessions() -> None:
+    one = made(["a", "b"], name="desk")
+    heard: list[tuple[str, str | None]] = []
+    for event in ("session_start", "session_end"):
+        for agents in (["desk"], ["other"]):
+            one.registry.register_function(
+                event, lambda seen: heard.append((seen.event_name, seen.agent_name)), agents=agents
+            )
+    await one.run()
+    await one.run(context=who())
+    await one.host.sessions.end_all("close")
+    assert heard == [("session_start", "desk"), ("session_end", "desk")] * 2
+
+
+@pytest.mark.parametrize("changes", [{"user_id": "u"}, {"conversation_id": "c"}])
+async def test_identity_given_at_run_start_leaves_no_session_open(changes: dict[str, str]) -> None:
+    one = made(["a"])
+    one.registry.register_function("on_run_start", lambda context: context.replace(**changes))
+    trace = listen(one.registry, ["session_start", "session_end"])
+    await one.run()
+    await one.host.sessions.end_all("close")
+    assert trace.names == ["session_start", "session_end"] * (2 if "conversation_id" in changes else 1)

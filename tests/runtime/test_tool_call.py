@@ -12,6 +12,7 @@ import pytest
 from agent_engine.hooks import GuardrailBlocked, HookResult, after_tool, before_tool, wrap_tool_call
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.middleware import MiddlewareChain, ToolResponse
+from agent_engine.records.journal import MemoryJournal, RunClosed
 from agent_engine.runtime.limits import Limits
 from agent_engine.tools.base import CallableTool, ToolError
 
@@ -657,3 +658,16 @@ async def test_a_request_that_does_not_get_past_its_start_ends_with_on_run_error
     assert not {"before_agent", "after_agent", "on_run_end", "before_llm"} & set(trace.names)
     with pytest.raises(RunBlocked if how == "refuses" else HookExecutionError):
         await one.direct("work", {})
+
+
+async def test_a_run_is_closed_in_the_journal_whatever_fails_at_its_end() -> None:
+    def broken(seen: Any) -> None:
+        raise ValueError
+
+    journal = MemoryJournal()
+    one = made(["never"], journal=journal)
+    one.registry.register_function("user_prompt_submit", lambda seen: False)
+    one.registry.register_function("on_error", broken, failure_policy="fail")
+    with pytest.raises(HookExecutionError):
+        await one.run()
+    assert [entry.status for entry in journal.entries if isinstance(entry, RunClosed)] == ["blocked"]

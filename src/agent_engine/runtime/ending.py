@@ -77,15 +77,17 @@ class Ending:
         state = self.state
         cancelled = isinstance(error, asyncio.CancelledError)
         shown: BaseException = RunCancelled() if cancelled else error
-        await close_step(
-            state,
-            error,
-            lambda: self._report(error),
-            lambda: self._run_error(shown),
-            lambda: state.host.sessions.end_own(state),
-        )
-        status = "cancelled" if cancelled else "blocked" if isinstance(error, RunBlocked) else "failed"
-        self._close(status, error_type_of(error))
+        try:
+            await close_step(
+                state,
+                error,
+                lambda: self._report(error),
+                lambda: self._run_error(shown),
+                lambda: state.host.sessions.end_own(state),
+            )
+        finally:
+            status = "cancelled" if cancelled else "blocked" if isinstance(error, RunBlocked) else "failed"
+            self._close(status, error_type_of(error))
 
     async def _report(self, error: BaseException) -> None:
         step = self._step()

@@ -81,8 +81,10 @@ async def resume_request(
     host: Host,
     context: RunContext | None = None,
     emit: Emit | None = None,
+    scope: HookScope | None = None,
 ) -> RunResult:
     """Go on with a waiting run. ``decisions`` maps call ids to "yes", "session" or "no"; what it leaves out stays open.
+    ``scope``: see run_request.
 
     Raises:
         LookupError: no such waiting run, or somebody else has gone on with it.
@@ -93,7 +95,7 @@ async def resume_request(
     from agent_engine.runtime.resume import claim
 
     document, identity, answers = await claim(root, run_id, decisions, host, context)
-    state = _state(root, host, identity, document["message"], emit)
+    state = _state(root, host, identity, document["message"], emit, scope)
     restore_state(state, document)
     state.decisions = answers
 
@@ -154,6 +156,7 @@ def _state(
         message=message,
         emit=emit,
         strict=root.strict,
+        agent=root.name,
     )
 
 
@@ -219,8 +222,9 @@ async def _renamed(state: RunState, context: RunContext, history: Sequence[Messa
     RUN_CONTEXT.set(context)
     state.session_id = context.conversation_id or ""
     keys = [(one.organization_id, one.user_id, one.conversation_id) for one in (before, context)]
-    if keys[0] == keys[1]:
-        return history
+    if keys[0] == keys[1] or not (before.conversation_id or context.conversation_id):
+        return history  # the same conversation, or still a session of its own
+    await state.host.sessions.end_own(state)
     return await state.host.sessions.begin(state)
 
 

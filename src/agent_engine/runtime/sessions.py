@@ -36,12 +36,14 @@ class Session:
         used: when a run last touched it (monotonic seconds).
     """
 
-    __slots__ = ("begun", "context", "grants", "key", "messages", "prefixes", "tokens", "turns", "used")
+    __slots__ = ("agent", "begun", "context", "grants", "key", "messages", "prefixes", "tokens", "turns", "used")
 
     def __init__(self, key: ConversationKey | None, context: RunContext) -> None:
         self.key = key
         # Who the session belongs to, without the token that a run may carry.
         self.context = context
+        # The agent that its first run reached.
+        self.agent: str | None = None
         self.begun = False
         self.grants: set[Grant] = set()
         self.prefixes: dict[str, dict[str, str]] = {}
@@ -89,6 +91,7 @@ class Sessions:
         history = await self._load(session)
         with self._lock:
             first, session.begun = not session.begun, True
+            session.agent = session.agent or state.agent
         if first:
             await _session_start(state, "resume" if history else "startup")
         return history
@@ -183,12 +186,18 @@ class Sessions:
         from agent_engine.runtime.limits import NO_LIMITS
         from agent_engine.runtime.state import RunState
 
-        state = RunState(host=self._host, scope=self._host.scope, run_context=session.context, limits=NO_LIMITS)
+        state = RunState(
+            host=self._host,
+            scope=self._host.scope,
+            run_context=session.context,
+            limits=NO_LIMITS,
+            agent=session.agent,
+        )
         await _session_end(state, session, reason)
 
 
 async def _session_start(state: RunState, source: str) -> None:
-    step = Step(state, state.scope, "session", state.session_id, None)
+    step = Step(state, state.scope, "session", state.session_id, state.agent)
     plan = step.plan(HookEvent.SESSION_START)
     if plan is None:
         return
@@ -197,7 +206,7 @@ async def _session_start(state: RunState, source: str) -> None:
 
 
 async def _session_end(state: RunState, session: Session, reason: str) -> None:
-    step = Step(state, state.scope, "session", state.session_id, None)
+    step = Step(state, state.scope, "session", state.session_id, state.agent)
     plan = step.plan(HookEvent.SESSION_END)
     if plan is None:
         return
@@ -224,7 +233,7 @@ async def _persist_failed(state: RunState, messages: Sequence[Message], failure:
     logging.getLogger("agent_engine.runtime").warning(
         "The conversation of run %s could not be stored: %s", state.run_id, failure.error
     )
-    step = Step(state, state.scope, "session", state.session_id, None)
+    step = Step(state, state.scope, "session", state.session_id, state.agent)
     plan = step.plan(HookEvent.SESSION_PERSIST_FAILED)
     if plan is None:
         return

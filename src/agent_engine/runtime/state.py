@@ -33,6 +33,8 @@ class RunState:
 
     __slots__ = (
         "_closing_until",
+        "agent",
+        "asked",
         "child_calls",
         "decisions",
         "emit",
@@ -75,8 +77,11 @@ class RunState:
         message: str = "",
         emit: Callable[[RunEvent], None] | None = None,
         strict: bool = False,
+        agent: str | None = None,
     ) -> None:
         self.host = host
+        # The agent that the request reaches.
+        self.agent = agent
         self.scope = scope
         self.journal: Journal | None = host.journal
         self.run_context = run_context
@@ -105,6 +110,8 @@ class RunState:
         self.sites: dict[str | None, Site] = {}
         # Answers to the asks of a waiting run, by call id; empty in a run that did not wait.
         self.decisions: Mapping[str, str] = {}
+        # The ids that open questions to a person go by.
+        self.asked: set[str] = set()
         # Whether an approver may say "later": not where there is no turn to go on with.
         self.may_wait = True
         self.timers: tuple[asyncio.Timeout, ...] = ()
