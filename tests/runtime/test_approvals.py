@@ -13,9 +13,10 @@ from agent_engine.hooks.registry import HookRegistry
 from agent_engine.records.journal import MemoryJournal, StepClosed
 from agent_engine.runtime.approvals import ApprovalDesk, terminal_approver
 from agent_engine.runtime.limits import Limits
+from agent_engine.tools.base import CallableTool
 from agent_engine.tools.function import FunctionTool
 
-from .run_kit import Made, call, calls, listen, made
+from .run_kit import Made, call, calls, listen, made, node_of
 
 BLOCKED = "Execution of work was blocked by security policy."
 
@@ -289,3 +290,44 @@ async def test_the_outcome_of_every_ask_is_recorded(approver: Any, outcome: str)
     assert [(entry.outcome, entry.detail["approval"]) for entry in closed] == [
         (outcome, {"answer": "yes" if outcome == "ran" else "no", "by": "approver"})
     ]
+
+
+async def test_asks_of_two_agents_that_share_a_call_id_are_answered_one_by_one() -> None:
+    desk = ApprovalDesk()
+    ran: list[str] = []
+
+    async def work(target: str) -> str:
+        """Work."""
+        ran.append(target)
+        return "done"
+
+    children = tuple(node_of([call("work", {"target": name}), name], [work], name=name) for name in ("left", "right"))
+    turns = [calls(*[(child.name, {"message": "go"}) for child in children]), "answer"]
+    one = made(turns, children=children, approver=desk)
+    one.registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"), matcher="work")
+    task = asyncio.create_task(one.run())
+    while len(desk.open()) < 2:
+        await asyncio.sleep(0)
+    assert [ask.call_id for ask in desk.open()] == ["c1", "c1#2"]
+    refused = next(ask for ask in desk.open() if ask.agent == "left")
+    for ask in desk.open():
+        assert desk.answer(ask.call_id, ask is not refused)
+    assert (await task).output == "answer"
+    assert ran == ["right"]
+
+
+@pytest.mark.parametrize("matcher", ["read", "files__read", "mcp__files__*"])
+async def test_a_matcher_at_the_ask_is_tried_against_every_name_of_an_mcp_tool(matcher: str) -> None:
+    ran: list[int] = []
+
+    async def body(arguments: Any, invocation: Any) -> str:
+        ran.append(1)
+        return "done"
+
+    names = {"provider": "mcp", "server_id": "files", "aliases": ("files__read", "mcp__files__read")}
+    one = made([call("read"), "answer"], approver=lambda ask: True)
+    one.node.tools = (CallableTool("read", "Reads.", {"type": "object", "properties": {}}, body, **names),)
+    one.registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"))
+    one.registry.register_function("on_permission_ask", lambda seen: False, matcher=matcher)
+    await one.run()
+    assert ran == []

@@ -396,6 +396,17 @@ async def test_a_gate_that_was_put_up_while_the_run_waited_is_passed_before_the_
     assert trace.rows == []
 
 
+async def test_a_new_gate_with_a_name_that_another_has_is_passed_too() -> None:
+    runs = Runs()
+    registry = HookRegistry()
+    registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"), matcher="work")
+    one = later([call("work", {"target": "a"}), "answer"], runs, registry=registry)
+    waiting = await one.run()
+    registry.register_function("before_tool", lambda seen: "closed since noon")
+    await one.resume(waiting.run_id, {"c1": "yes"})
+    assert runs.ran == []
+
+
 async def test_a_new_gate_that_rewrites_the_call_makes_it_another_than_the_approved_one() -> None:
     runs = Runs()
     one = later([call("work", {"target": "a"}), "answer"], runs)

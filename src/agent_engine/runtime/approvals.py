@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from agent_engine.runtime.state import RunState
     from agent_engine.runtime.step import Step
 
 logger = logging.getLogger("agent_engine.runtime")
@@ -72,15 +73,16 @@ def grant_of(ask: ToolApproval) -> Grant:
     return (ask.agent, ask.tool_name, ask.server_id)
 
 
-async def consult(step: Step, ask: ToolApproval, seconds: float) -> Reply:
+async def consult(step: Step, ask: ToolApproval, target: str | tuple[str, ...], seconds: float) -> Reply:
     """Find out whether a call may run: a grant of the session, a hook on ``on_permission_ask``, then the approver.
 
-    A yes for the session is remembered in the session.
+    ``target`` are the names of the tool that matchers are tried against. A yes for the session is remembered in the
+    session.
     """
     session = step.state.session
     if session is not None and grant_of(ask) in session.grants:
         return Reply("yes", "grant", ask.arguments)
-    reply = await _ask_hooks(step, ask)
+    reply = await _ask_hooks(step, ask, target)
     if reply is None:
         reply = await _ask_person(step, ask, seconds)
     if reply.decision == "session" and session is not None:
@@ -88,10 +90,10 @@ async def consult(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     return reply
 
 
-async def _ask_hooks(step: Step, ask: ToolApproval) -> Reply | None:
+async def _ask_hooks(step: Step, ask: ToolApproval, target: str | tuple[str, ...]) -> Reply | None:
     from agent_engine.hooks.events import HookEvent
 
-    plan = step.plan(HookEvent.ON_PERMISSION_ASK, ask.tool_name, ask.server_id)
+    plan = step.plan(HookEvent.ON_PERMISSION_ASK, target, ask.server_id)
     if plan is None:
         return None
     from agent_engine.hooks.payloads import OnPermissionAskInput, private_copy
@@ -121,11 +123,13 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     given = ask.arguments
     if approver is None or (approver == "later" and not state.may_wait):
         return Reply("no", "nobody", given)
+    _tell_apart(state, ask)
     message = await notify(step, "approval_needed", f"Approval needed: {ask.tool_name} ({ask.call_id}).")
     ask.arguments = private_copy(given)
     state.tell("approval", **ask.to_dict(), message=message)
     if approver == "later":
         return Reply("later", "nobody", given)
+    call_id = ask.call_id
     try:
         async with asyncio.timeout(seconds):
             answer = await _answer_of(approver, ask, seconds)
@@ -139,6 +143,8 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     except Exception as error:  # noqa: BLE001 - an approver that fails has not said yes
         logger.warning("The approver failed for %s: %s", ask.tool_name, type(error).__name__)
         return Reply("no", "failure", given)
+    finally:
+        state.asked.discard(call_id)
     if answer is True:
         return Reply("yes", "approver", ask.arguments)
     if answer == "session":
@@ -146,6 +152,15 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     if answer is not False:
         logger.warning("The approver answered neither True, False nor 'session' for %s: taken for a no.", ask.tool_name)
     return Reply("no", "approver", given)
+
+
+def _tell_apart(state: RunState, ask: ToolApproval) -> None:
+    """Two agents of a run may number their calls alike: an answer by id is for one of them."""
+    number, call_id = 2, ask.call_id
+    while ask.call_id in state.asked:
+        ask.call_id = f"{call_id}#{number}"
+        number += 1
+    state.asked.add(ask.call_id)
 
 
 async def _answer_of(approver: Any, ask: ToolApproval, seconds: float) -> object:

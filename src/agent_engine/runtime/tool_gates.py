@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,7 @@ class Gates:
             hook=asked.hook if asked is not None else None,
             run_id=self.turn.state.run_id,
         )
-        reply = await consult(self.step, ask, self.turn.state.limits.approval_s)
+        reply = await consult(self.step, ask, self.target, self.turn.state.limits.approval_s)
         if reply.decision == "later":
             raise Waiting((ask,), self._frame_of(ask))
         await self._lifted(reply)
@@ -233,7 +234,7 @@ class Gates:
     async def _new_gates(self, passed: Sequence[str]) -> None:
         """Hooks that were registered while the run waited have not seen this call: then it passes before_tool again,
         for a no; what it may be asked has been answered."""
-        if set(self._gate_names()) <= set(passed):
+        if not Counter(self._gate_names()) - Counter(passed):
             return
         self._passes += 1
         arguments = self.arguments
@@ -245,7 +246,8 @@ class Gates:
         plan = self.step.scope.plan(
             HookEvent.BEFORE_TOOL, self.target, agent=self.step.agent, server=self.tool.server_id
         )
-        return [] if plan is None else [entry.name for entry in plan.entries]
+        # Names alone are not enough: every lambda has the same one.
+        return [] if plan is None else [f"{entry.name} {entry.hook.source}" for entry in plan.entries]
 
     async def _lifted(self, reply: Reply) -> None:
         """A yes lifts the ask for these arguments; changed ones pass before_tool again, without a new ask."""
