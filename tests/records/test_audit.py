@@ -65,6 +65,10 @@ async def test_an_untouched_log_holds_over_several_openings(any_address: str) ->
         ("DELETE FROM record_steps WHERE kind = 'tool'", "was removed from the tables|changed"),
         ("UPDATE record_hooks SET policy = 'warn'", "was changed in the tables .policy."),
         ("UPDATE record_payloads SET body = '{}'", "payload 'before' of entry"),
+        ("UPDATE record_chain SET kind = 'lost' WHERE kind = 'hook'", "was changed .its kind."),
+        ("UPDATE record_hook_stats SET n = n - 1 WHERE decision = 'deny'", "the count of 'deny' of hook guard"),
+        ("DELETE FROM record_hook_stats", "the count of"),
+        ("INSERT INTO record_marks VALUES (3, 'lost', 1.0, 7, NULL, NULL)", "the mark 'lost' of entry 3 stands in"),
         ("INSERT INTO record_payloads VALUES (1, 'before', '{}', NULL)", "payload 'before' of entry 1"),
     ],
 )

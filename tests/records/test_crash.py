@@ -1,4 +1,4 @@
-"""A process is killed in the middle of a thousand runs: the next start says where the log ends and what was open."""
+"""An engine is killed in the middle of a thousand runs: the next start says where the log ends and what was open."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.records.build import record, run
+from tests.records.crash_child import RUNS
 
 from agent_engine.records.journal import open_journal
 from agent_engine.records.query import RecordReader
@@ -22,9 +23,9 @@ from agent_engine.records.views import RunFilter
 ROOT = Path(__file__).parents[2]
 
 
-def _kill_in_the_middle(address: str, environ: dict[str, str], size: int) -> None:
+def _kill_in_the_middle(address: str, folder: Path, environ: dict[str, str], size: int) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.records.crash_child", address, "audit"],
+        [sys.executable, "-m", "tests.records.crash_child", address, str(folder)],
         cwd=ROOT, env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdout is not None
@@ -49,10 +50,10 @@ def _entries(address: str) -> int:
 
 
 async def test_after_kill_9_the_log_verifies_and_says_which_runs_were_open(
-    any_address: str, caplog: pytest.LogCaptureFixture
+    any_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ = {AUDIT_KEY: "k"}
-    _kill_in_the_middle(any_address, environ, 5000)
+    _kill_in_the_middle(any_address, tmp_path / "project", environ, 15_000)
     settings = RecordSettings(audit=True, environ=environ)
     journal = open_journal(any_address, settings=settings)
     assert journal is not None
@@ -61,10 +62,10 @@ async def test_after_kill_9_the_log_verifies_and_says_which_runs_were_open(
     recovery = journal.recovery  # type: ignore[attr-defined]
     await journal.stop()
     assert recovery.crashed
-    assert recovery.last_seq >= 5000
+    assert recovery.last_seq >= 15_000
     names = {found.run_id for found in recovery.open_runs}
-    assert len(names) > 100
-    assert all(name.startswith("run-") for name in names)
+    assert names == {f"run-{number}" for number in range(RUNS)}
+    assert "runs open then: 1000 (run-" in caplog.text
     assert f"ends after entry {recovery.last_seq}" in caplog.text
     found = verify(any_address, b"k")
     assert found.problems == []

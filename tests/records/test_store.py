@@ -166,6 +166,21 @@ async def test_odd_texts_neither_break_nor_stop_the_log(any_address: str, text: 
     assert journal.status.lost == 0
 
 
+async def test_names_too_long_for_an_index_are_cut_and_stay_apart(address: str) -> None:
+    entries = []
+    for tail in ("one", "two"):
+        name = "x" * 50_000 + tail
+        entries += run(
+            name, tool_step(name, name=name, hooks=[hook_run(decision="deny")]), user_id=name, session_id=name
+        )
+    journal = await record(address, [*entries, *run("plain")])
+    assert journal.status.lost == 0
+    with RecordReader.open(address) as reader:
+        assert len({row.run_id for row in reader.runs()}) == 3
+        assert len(reader.values_of("tool")) == 2
+        assert [found.step_kind for found in reader.records()] == ["tool", "tool"]
+
+
 async def test_ten_processes_worth_of_writers_share_one_store(address: str) -> None:
     await asyncio.gather(
         *(

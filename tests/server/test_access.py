@@ -230,6 +230,9 @@ def test_a_browsers_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
         wrong = http.post("/ui/login", data={"token": "wrong", "to": "/ui/hooks"})
         assert wrong.status_code == 403
         assert "set-cookie" not in wrong.headers
+        assert (
+            http.post("/ui/login", data={"token": TOKEN}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        )
         right = http.post("/ui/login", data={"token": TOKEN, "to": "/ui/hooks"}, follow_redirects=False)
         assert right.headers["location"] == "/ui/hooks"
         cookie = right.headers["set-cookie"]

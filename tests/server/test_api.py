@@ -190,6 +190,16 @@ def test_more_runs_than_the_limit_are_told_to_come_back(tmp_path: Path) -> None:
                 assert other.post("/invoke", json={"message": "z"}).json()["output"] == "two"
 
 
+def test_a_stream_over_its_time_ends_with_an_error_and_its_run_is_cancelled(tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, run_s=0.3, drain_s=5)
+    turns = [calls(call("search", query="x")), {"stream": ["never"], "wait": asyncio.Event().wait}]
+    with served(tmp_path, turns, settings=settings) as server, client(server) as http:
+        with http.stream("POST", "/stream", json={"message": "x"}) as answer:
+            found = list(events(answer))
+        assert (found[-1][0], found[-1][1]["code"]) == ("error", "timed_out")
+        assert settled(lambda: [run["status"] for run in http.get("/runs").json()["runs"]] == ["cancelled"])
+
+
 def test_a_run_over_its_time_is_cancelled(tmp_path: Path) -> None:
     settings = ServerSettings(port=0, run_s=0.2, drain_s=5)
     turn = {"text": "late", "wait": asyncio.Event().wait}

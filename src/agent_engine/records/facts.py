@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -87,10 +88,29 @@ def lost(count: int) -> Fact:
     return Fact("lost", (time.time(), count))
 
 
+_LONGEST_NAME = 200
+_NAMES = frozenset((
+    "run_id", "step_id", "parent_id", "name", "agent", "system",
+    "session_id", "user_id", "organization_id", "generation", "record_id", "hook_id",
+    "hook_name", "source", "refused_by", "error_type", "failure_type",
+))  # fmt: skip
+
+
 def clean(fact: Fact) -> Fact:
-    """The fact with texts that every database takes: no NUL, no lone surrogate."""
-    values = tuple(_clean_value(value) for value in fact.values)
+    """The fact with texts that every database takes: no NUL, no lone surrogate, no name too long for an index."""
+    names = FIELDS[fact.kind]
+    values = tuple(
+        _short(_clean_value(value)) if name in _NAMES else _clean_value(value)
+        for name, value in zip(names, fact.values, strict=True)
+    )
     return Fact(fact.kind, values, [(which, _clean_text(body)) for which, body in fact.payloads])
+
+
+def _short(value: object) -> object:
+    """A name cut to a length that an index can hold; two that begin alike stay two."""
+    if not isinstance(value, str) or len(value) <= _LONGEST_NAME:
+        return value
+    return f"{value[:_LONGEST_NAME]}…{sha256(value.encode()).hexdigest()[:16]}"
 
 
 def _clean_value(value: object) -> object:

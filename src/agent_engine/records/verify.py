@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from agent_engine.records import audit, schema
 from agent_engine.records.audit import ChainCheck, Head, Verification
@@ -78,6 +79,8 @@ class _TableCheck:
         self._check = check
         self._runs: dict[str, dict[str, Any]] = {}
         self._steps: dict[tuple[str, str], dict[str, Any]] = {}
+        self._marks: dict[int, str] = {}
+        self._totals: Counter[tuple[int, str, str, str]] = Counter()
         self._record_payloads: dict[int, dict[str, str]] = {}
         self._step_payloads: dict[tuple[str, str], dict[str, str]] = {}
 
@@ -88,11 +91,15 @@ class _TableCheck:
             if not self._check.entry(seq, body, mac):
                 continue
             found = json.loads(body)
+            if found[0] != kind or kind not in FIELDS:
+                self._check.problem(f"entry {seq} was changed (its kind)")
+                continue
             values = tuple(found[1 : 1 + len(FIELDS[kind])])
             digests = found[1 + len(FIELDS[kind])] if len(found) > 1 + len(FIELDS[kind]) else {}
             if kind != "hook":
-                self._gather(kind, values, digests)
+                self._gather(seq, kind, values, digests)
                 continue
+            self._count(values)
             while row is not None and row[0] < seq:
                 self._check.problem(f"record {row[0]} stands in the tables but not in the chain")
                 row = next(records, None)
@@ -106,13 +113,21 @@ class _TableCheck:
             self._check.problem(f"record {row[0]} stands in the tables but not in the chain")
         keys = self._compare_rest()
         self._compare_payloads(keys)
+        self._compare_marks()
+        self._compare_totals()
 
     def _record(self, seq: int, row: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         changed = [name for name, now, was in zip(FIELDS["hook"], row, values, strict=True) if now != was]
         if changed:
             self._check.problem(f"record {seq} was changed in the tables ({', '.join(changed)})")
 
-    def _gather(self, kind: str, values: tuple[Any, ...], digests: Mapping[str, str]) -> None:
+    def _count(self, values: tuple[Any, ...]) -> None:
+        """What the running totals of the hooks must come to."""
+        fields = dict(zip(FIELDS["hook"], values, strict=True))
+        label = f"shadow {fields['decision']}" if fields["shadow"] else fields["decision"]
+        self._totals[(int(fields["at"] // 86400), fields["event"], fields["hook_name"], label)] += 1
+
+    def _gather(self, seq: int, kind: str, values: tuple[Any, ...], digests: Mapping[str, str]) -> None:
         fields = dict(zip(FIELDS[kind], values, strict=True))
         if kind == "run_opened":
             run = self._runs.setdefault(fields["run_id"], {"started_at": fields["at"]})
@@ -121,7 +136,9 @@ class _TableCheck:
         elif kind == "run_closed":
             run = self._runs.setdefault(fields["run_id"], {})
             run.update(status=fields["status"], error_type=fields["error_type"])
-        elif kind == "recovered":
+        elif kind in ("lost", "stopped", "recovered"):
+            self._marks[seq] = kind
+        if kind == "recovered":
             for run_id in json.loads(fields["open_runs"]):
                 self._runs.setdefault(run_id, {})["status"] = "interrupted"
         elif kind in ("step_opened", "step_closed"):
@@ -158,6 +175,22 @@ class _TableCheck:
         changed = [field for field, value in wanted.items() if row.get(field) != value]
         if changed:
             self._check.problem(f"{what} was changed in the tables ({', '.join(changed)})")
+
+    def _compare_marks(self) -> None:
+        for seq, kind, *_ in _paged(self._connection, select(schema.marks)):
+            if self._marks.pop(seq, None) != kind:
+                self._check.problem(f"the mark '{kind}' of entry {seq} stands in the tables but not in the chain")
+        for seq, kind in self._marks.items():
+            self._check.problem(f"the mark '{kind}' of entry {seq} was removed from the tables")
+
+    def _compare_totals(self) -> None:
+        stats, hooks = schema.hook_stats, schema.hooks
+        query = select(stats.c.day, hooks.c.event, hooks.c.hook_name, stats.c.decision, func.sum(stats.c.n))
+        query = query.join(hooks, hooks.c.hook == stats.c.hook)
+        query = query.group_by(stats.c.day, hooks.c.event, hooks.c.hook_name, stats.c.decision)
+        found = Counter({tuple(row[:4]): int(row[4]) for row in self._connection.execute(query)})
+        for day, event, name, decision in (found - self._totals) | (self._totals - found):
+            self._check.problem(f"the count of '{decision}' of hook {name} at {event} on day {day} was changed")
 
     def _compare_payloads(self, steps: Mapping[int, tuple[str, str]]) -> None:
         """Payloads may be gone (their time to live); those that are there must be the ones that were written."""

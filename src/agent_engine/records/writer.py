@@ -381,9 +381,12 @@ def _wake_up(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+_ABOUT_DATA = frozenset((
+    "DataError", "IntegrityError", "ProgrammingError", "ProgramLimitExceeded", "UnicodeError", "ValueError",
+    "OverflowError",
+))  # fmt: skip
+
+
 def _is_about_data(error: Exception) -> bool:
     """Whether a store refused what it was given, rather than being away, busy or full."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(
-        names & {"DataError", "IntegrityError", "ProgrammingError", "UnicodeError", "ValueError", "OverflowError"}
-    )
+    return not _ABOUT_DATA.isdisjoint(kind.__name__ for kind in type(error).__mro__)

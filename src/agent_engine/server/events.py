@@ -60,31 +60,46 @@ class EventStream(Response):
             raise error
 
     async def _send(self, send: Send) -> None:
-        async with contextlib.aclosing(self._source):
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for piece in _kept_alive(self._source):
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(_kept_alive(self._source)) as pieces:
+            async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _kept_alive(source: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The pieces of a source, and a comment now and then while it is silent, so that proxies keep the line open."""
-    pending: asyncio.Future[bytes] | None = None
+    """The pieces of a source, and a comment now and then while it is silent, so that proxies keep the line open.
+
+    One task drives the source from its first piece to its end: a time limit in it holds for the task it began in.
+    """
+    pieces: asyncio.Queue[bytes | None] = asyncio.Queue(64)
+
+    async def pump() -> None:
+        try:
+            async with contextlib.aclosing(source):
+                async for piece in source:
+                    await pieces.put(piece)
+        finally:
+            if not _is_cancelled():
+                await pieces.put(None)
+
+    pumping = asyncio.create_task(pump())
     try:
         while True:
-            if pending is None:
-                pending = asyncio.ensure_future(anext(source))
-            await asyncio.wait({pending}, timeout=KEEP_ALIVE_S)
-            if not pending.done():
+            try:
+                piece = await asyncio.wait_for(pieces.get(), KEEP_ALIVE_S)
+            except TimeoutError:
                 yield b": still here\n\n"
                 continue
-            try:
-                piece = pending.result()
-            except StopAsyncIteration:
-                return
-            pending = None
+            if piece is None:
+                break
             yield piece
+        await pumping
     finally:
-        if pending is not None and not pending.done():
-            pending.cancel()
-            await asyncio.wait({pending})
+        pumping.cancel()
+        await asyncio.wait({pumping})
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

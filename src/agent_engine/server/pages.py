@@ -316,7 +316,8 @@ async def login_page(request: Request, to: str = "/ui/runs") -> Response:
 
 @router.post("/ui/login")
 async def log_in(request: Request, token: Annotated[str, Form()], to: Annotated[str, Form()] = "/ui/runs") -> Response:
-    """A token for a cookie. The form needs no csrf token: it changes nothing for whoever is logged in."""
+    """A token for a cookie. There is no session yet whose token the form could carry."""
+    _check_site(request)
     try:
         cookie = await services(request).access.log_in(token, request)
     except (Unauthenticated, ApiError) as error:
@@ -353,9 +354,14 @@ def _keep(request: Request, response: Response) -> None:
 
 def _check_form(request: Request, browser: Session, csrf: str) -> None:
     """A form must come from a page of this site, of this session."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    if site not in ("same-origin", "none") or not same_token(browser, csrf):
+    _check_site(request)
+    if not same_token(browser, csrf):
         raise ApiError(403, "forbidden", "This form is not from this page any more; load it again.")
+
+
+def _check_site(request: Request) -> None:
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise ApiError(403, "forbidden", "A page of another site cannot use this server.")
 
 
 def _admin(browser: Session) -> None:
