@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import ColumnElement, and_, func, literal_column, or_, select, text
+from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, select, text
 
 from agent_engine.records import schema
 from agent_engine.records.connect import cannot_open, engine_for, shown
@@ -167,9 +167,10 @@ class RecordReader:
         for name in ("status", "session_id", "user_id", "organization_id"):
             value = getattr(wanted, name)
             if value:
-                # Beside a facet a column's own index would only lead the planner astray.
-                column = func.coalesce(_runs.c[name], "") if named else _runs.c[name]
-                query = query.where(column == value)
+                # Beside a facet a column's own index would only lead the planner astray, and so would a guess that few
+                # runs have this value: where it knows nothing, PostgreSQL takes a comparison like this to pass a third.
+                has = _runs.c[name] == value
+                query = query.where(case((has, 1), else_=0) > 0 if named else has)
         if wanted.status and wanted.status != "completed" and not named:
             query = query.where(_UNUSUAL)
         if wanted.since is not None:
