@@ -29,7 +29,9 @@ from agent_engine.hooks.payloads import (
     OnErrorInput,
     OnPermissionAskInput,
 )
+from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import HookResult, HookRun
+from agent_engine.hooks.scope import HookScope
 from agent_engine.hooks.site import Site
 
 E = HookEvent
@@ -764,3 +766,24 @@ async def test_the_text_of_an_exception_is_logged_where_it_refuses(
     with caplog.at_level(logging.WARNING, "agent_engine.hooks"):
         await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())
     assert "Hook 'gate' failed at before_tool: KeyError: 'what went wrong'" in caplog.text
+
+
+@pytest.mark.parametrize("refuses", ["raises", "returns"])
+async def test_where_nothing_can_be_refused_a_no_leaves_earlier_edits(refuses: str) -> None:
+    def rewrite(payload: Any) -> None:
+        payload.message = "edited"
+
+    def no(payload: Any) -> str:
+        if refuses == "raises":
+            raise GuardrailBlocked("no")
+        return "no"
+
+    registry = HookRegistry()
+    for func in (rewrite, no):
+        registry.register_function(E.NOTIFICATION, func, failure_policy="fail")
+    plan = HookScope(registry, with_default=False).plan(E.NOTIFICATION)
+    assert plan is not None
+
+    verdict = await plan.dispatch(NotificationInput(message="original"), Site())
+
+    assert (verdict.decision, verdict.payload.message) == ("modify", "edited")

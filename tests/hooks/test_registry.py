@@ -314,3 +314,23 @@ def test_replacing_a_hook_never_leaves_a_moment_without_it(registry: HookRegistr
     stop.set()
     watcher.join()
     assert gaps == []
+
+
+def test_a_temporary_hook_gives_back_the_id_that_it_took(registry: HookRegistry) -> None:
+    gate = FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow)
+    registry.register(gate)
+
+    with registry.temporarily(FunctionHook(id="gate", event=HookEvent.BEFORE_LLM, func=_allow)):
+        assert not registry.has_hooks(HookEvent.BEFORE_TOOL)
+
+    assert registry.get_hooks(HookEvent.BEFORE_TOOL) == [gate]
+    assert len(registry) == 1
+
+
+def test_a_hook_that_replaced_a_temporary_one_stays(registry: HookRegistry) -> None:
+    gate = FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow)
+
+    with registry.temporarily(FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow)):
+        registry.register(gate)
+
+    assert [hook is gate for hook in registry.get_hooks(HookEvent.BEFORE_TOOL)] == [True]

@@ -366,3 +366,63 @@ def test_a_payload_of_its_own_may_be_given(registry: HookRegistry) -> None:
     payload = OnErrorInput(error_type="KeyError")
     HookRunner(registry).execute_sync(E.ON_ERROR, payload)
     assert seen[0] == payload
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("suspends", [None, False, True])
+def test_a_hook_that_raises_keyboard_interrupt_itself_has_failed(sequential: bool, suspends: bool | None) -> None:
+    def in_thread(payload: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def on_loop(payload: Any) -> None:
+        if suspends:
+            await asyncio.sleep(0)
+        raise KeyboardInterrupt
+
+    registry = HookRegistry()
+    registry.register_function(
+        E.BEFORE_TOOL, in_thread if suspends is None else on_loop, name="pressed", sequential=sequential
+    )
+
+    rows = fire_hook(E.BEFORE_TOOL, {"tool_name": "x"}, registry=registry)
+
+    assert [row.success for row in rows] == [False]
+    assert HookRunner.get_blocking_reason(rows) == "Hook 'pressed' raised: KeyboardInterrupt"
+
+
+def test_what_an_observer_returns_is_ignored() -> None:
+    registry = HookRegistry()
+    registry.register_function(E.BEFORE_TOOL, lambda payload: 5, observe=True)
+    registry.register_function(E.BEFORE_TOOL, lambda payload: "no", observe=True, sequential=True)
+
+    rows = fire_hook(E.BEFORE_TOOL, {"tool_name": "x"}, registry=registry)
+
+    assert [(row.success, row.error, row.output) for row in rows] == [(True, None, None)] * 2
+
+
+def test_after_a_fork_no_registry_is_locked() -> None:
+    script = """
+        import os, threading
+        from agent_engine.hooks import add_hook, fire_hook, get_default_registry
+
+        registry = get_default_registry()
+        add_hook("before_tool", lambda payload: "no")
+        taken, enough = threading.Event(), threading.Event()
+
+        def hold():
+            with registry._lock:
+                taken.set()
+                enough.wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        taken.wait()
+        child = os.fork()
+        if child == 0:
+            add_hook("before_tool", lambda payload: None)
+            os._exit(len(fire_hook("before_tool", {})))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], timeout=60, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

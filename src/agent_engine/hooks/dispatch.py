@@ -10,11 +10,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_engine.hooks.callbacks import DENIED, Answer, BadReturn
+from agent_engine.hooks.callbacks import ALLOW, DENIED, Answer, BadReturn
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure, as_hooks_own
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.folding import BadEdit, copy_of
-from agent_engine.hooks.limits import TimedOut, within
+from agent_engine.hooks.limits import TimedOut, pressed, within
 from agent_engine.hooks.offload import Stage, call
 from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
 from agent_engine.hooks.rows import Ran, hook_run, result_row, text_of
@@ -252,7 +252,7 @@ class Dispatch:
                     _discard(applies)
                     raise TypeError("when= is a plain function, not an async one")
             except BaseException as error:  # a predicate that breaks is a hook that broke
-                if isinstance(error, KeyboardInterrupt):
+                if pressed(error):
                     raise
                 ran.failure = _failure(entry, error)
                 return ran
@@ -318,6 +318,8 @@ class Dispatch:
         self._unsent.append(ran)
 
     def _answer(self, ran: Ran, value: Any, error: BaseException | None) -> Answer:
+        if error is None and ran.entry.hook.observe:
+            return ALLOW  # what an observer returns is nobody's business
         if error is None:
             try:
                 return self.plan.reader(value, ran.given)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import threading
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from agent_engine.hooks.alarm import alarms
 
-__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "within"]
+__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "pressed", "within"]
 
 GRACE: Final = 0.5
 """Seconds that a hook has to end once it has been cancelled; then it is closed where it stands."""
@@ -35,6 +36,12 @@ class TimedOut(TimeoutError):
     """The hook was not done within its limit."""
 
 
+def pressed(error: BaseException) -> bool:
+    """True for a KeyboardInterrupt that may come from a person: those reach the main thread only. Elsewhere it is the
+    hook's own, and an outcome like any other."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
 @types.coroutine
 def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any, Outcome]:
     """Await ``awaitable`` for at most ``limit`` seconds and give what came of it, errors included.
@@ -47,9 +54,9 @@ def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any
         awaited = steps.send(None)
     except StopIteration as done:
         return done.value, None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - an outcome
+    except BaseException as error:
+        if pressed(error):
+            raise
         return None, error
     return (yield from drive(steps, awaited, lambda: (0, limit)))
 
@@ -165,9 +172,9 @@ class _Driven:
                 self._awaited = self._steps.send(None) if thrown is None else self._steps.throw(thrown)
             except StopIteration as done:
                 return self._ended(done.value, None)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - an outcome
+            except BaseException as error:
+                if pressed(error):
+                    raise
                 return self._ended(None, error)
             finally:
                 del thrown

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_engine.hooks.limits import Outcome, TimedOut
+from agent_engine.hooks.limits import Outcome, TimedOut, pressed
 from agent_engine.hooks.together import is_awaitable
 from agent_engine.hooks.workers import Errand, carry_back
 
@@ -119,9 +119,7 @@ def call(ran: Ran, site: Site) -> Outcome:
         return None, ran.failure
     try:
         return ran.entry.call(ran.entry.argument(ran.given, site)), None
-    except KeyboardInterrupt as interrupt:
-        if threading.current_thread() is threading.main_thread():
-            raise  # a person pressed the key
-        return None, interrupt
-    except BaseException as error:  # noqa: BLE001 - an outcome
+    except BaseException as error:
+        if pressed(error):
+            raise
         return None, error

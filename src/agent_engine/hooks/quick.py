@@ -15,8 +15,9 @@ from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_engine.hooks.errors import GuardrailBlocked
 from agent_engine.hooks.folding import Folding, copy_of
-from agent_engine.hooks.limits import TimedOut, drive, within
+from agent_engine.hooks.limits import TimedOut, drive, pressed, within
 from agent_engine.hooks.together import Edits, Job, is_awaitable, run_together
 from agent_engine.hooks.workers import Errand, carry_back
 
@@ -42,9 +43,9 @@ def call_all(pending: Any, payload: Any) -> Outcome | None:
             value = call(payload)
             if value is not None and value is not True and value is not payload:
                 return pending.__length_hint__(), value, None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - an outcome
+    except BaseException as error:
+        if pressed(error):
+            raise
         return pending.__length_hint__(), None, error
     return None
 
@@ -55,9 +56,9 @@ async def walk(pending: Any, payload: Any, limits: Sequence[float]) -> Outcome |
     steps: Any = _walk(pending, payload, said).__await__()
     try:
         awaited = next(steps, _DONE)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - an outcome
+    except BaseException as error:
+        if pressed(error):
+            raise
         return pending.__length_hint__(), None, error
     if awaited is _DONE:
         return (pending.__length_hint__(), said[0], None) if said else None
@@ -175,6 +176,8 @@ async def relay(
             raise
     carry_back(context, before)
     if errand.error is not None:
+        if isinstance(errand.error, GuardrailBlocked):  # a decision: where nothing can be refused, earlier edits stand
+            folding.take_over(payload, worked_on)
         return on.left(), None, errand.error
     value: Any = one.said
     late: BaseException | None = None

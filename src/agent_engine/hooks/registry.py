@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +53,10 @@ def order(hook: HookDefinition) -> tuple[int, int]:
     return (hook.priority, hook.seq)
 
 
+_alive: weakref.WeakSet[HookRegistry] = weakref.WeakSet()
+"""Every registry, for the child of a fork."""
+
+
 class HookRegistry:
     """A set of hooks by event.
 
@@ -69,6 +75,7 @@ class HookRegistry:
         self._sealed = False
         self._scope: HookScope | None = None
         self.version = 0
+        _alive.add(self)
 
     # Registration
 
@@ -230,16 +237,19 @@ class HookRegistry:
     def temporarily(
         self, event: HookEvent | str | HookDefinition, func: Callable[..., Any] | None = None, **keywords: Any
     ) -> Iterator[str]:
-        """A hook for the length of a ``with`` block; gives its id."""
-        hook_id = (
-            self.register(event)
-            if isinstance(event, HookDefinition)
-            else self.register_function(event, func, **keywords)
-        )
+        """A hook for the length of a ``with`` block; gives its id. A hook whose id it takes comes back afterwards."""
+        hook = event if isinstance(event, HookDefinition) else FunctionHook(event=event, func=func, **keywords)
+        with self._lock:
+            before = self._find(hook.id)
+            self.register(hook)
         try:
-            yield hook_id
+            yield hook.id
         finally:
-            self.unregister(hook_id)
+            with self._lock:
+                if self._find(hook.id) is hook:  # else somebody has put another one in its place meanwhile
+                    self.unregister(hook.id)
+                    if before is not None and before is not hook:
+                        self.register(before)
 
     def enable_hook(self, hook_id: str) -> bool:
         """Let a hook run again; False where there is none of that id."""
@@ -333,6 +343,11 @@ class HookRegistry:
     def _all(self) -> list[HookDefinition]:
         return [hook for hooks in self._snapshot().values() for hook in hooks]
 
+    def _find(self, hook_id: str) -> HookDefinition | None:
+        event = self._events.get(hook_id)
+        hooks = _NONE if event is None else self._hooks.get(event, _NONE)
+        return next((hook for hook in hooks if hook.id == hook_id), None)
+
     def _drop(self, hook_id: str) -> bool:
         event = self._events.pop(hook_id, None)
         if event is None:
@@ -355,6 +370,15 @@ class HookRegistry:
             self._changed()
             return True
 
+
+def _after_fork() -> None:
+    """A lock that another thread of the parent held would never be given back here."""
+    for registry in tuple(_alive):
+        registry._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 _default = HookRegistry()
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from agent_engine.hooks.alarm import alarms
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.folding import Folding
-from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, within
+from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, pressed, within
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.workers import Errand
 
@@ -124,9 +124,9 @@ class _Tasks:
             value = await job.call()
             if job.error is None:
                 job.value = value
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - an outcome
+        except BaseException as error:
+            if pressed(error):
+                raise
             if job.error is None:
                 job.error = error
         if not job.settled:
