@@ -411,6 +411,7 @@ async def test_an_exit_status_that_another_part_of_the_program_took_is_no_allow(
         {"args": ["/usr/bin/python3.11", "gone.py", "--flag"]},
         {"args": ["sh", "gone.sh"]},
         {"args": ["env", "A=1", "bash", "gone.sh"]},
+        {"args": ["/usr/bin/env", "python3", "gone.py"]},
         {"command": "python3 gone.py"},
         {"command": "node gone.js --x"},
         {"command": "perl 'gone gone.pl'"},

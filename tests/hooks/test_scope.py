@@ -234,3 +234,14 @@ async def test_the_plan_of_a_target_holds_what_matches_it(default: HookRegistry)
     assert plan is not None
     assert (await plan.dispatch(BeforeToolInput(tool_name="rm"), Site())).denied
     assert HookScope().plan(E.BEFORE_TOOL, "rmdir_safe") is None
+
+
+def test_nothing_precedes_a_platform_hook_by_taking_its_id() -> None:
+    platform, own = HookRegistry(platform=True), HookRegistry()
+    platform.register_function(E.BEFORE_TOOL, nothing, id="gate", name="platform", priority=100)
+    platform.register_function(E.BEFORE_TOOL, nothing, name="first", priority=-5)
+    own.register_function(E.BEFORE_TOOL, nothing, id="gate", name="own", priority=0)
+
+    scope = HookScope(own, platform=platform, with_default=False)
+
+    assert [hook.name for hook in scope.hooks(E.BEFORE_TOOL)] == ["first", "platform", "own"]

@@ -148,7 +148,7 @@ def _arguments(hook: CommandHook) -> list[str]:
 def _missing_script(hook: CommandHook, cwd: str | None) -> str | None:
     """What is wrong where an interpreter is named with a script that it will not find; None where nothing is."""
     words = _words(hook)
-    while words and (words[0] in _PREFIXES or _ASSIGNMENT.match(words[0])):
+    while words and (os.path.basename(words[0]) in _PREFIXES or _ASSIGNMENT.match(words[0])):
         words.pop(0)
     if len(words) < 2 or words[1].startswith("-") or _INTERPRETER.fullmatch(os.path.basename(words[0])) is None:
         return None

@@ -102,14 +102,14 @@ class HookScope:
         return [hook for one in events for hook, _ in self._ordered(one)]
 
     def _ordered(self, event: HookEvent) -> list[tuple[HookDefinition, float]]:
-        found: list[tuple[HookDefinition, float]] = []
+        platform: list[tuple[HookDefinition, float]] = []
+        others: list[tuple[HookDefinition, float]] = []
         for registry in self.registries():
             limit = self._runner_timeout or registry.own_timeout or DEFAULT_TIMEOUT
-            found += [(hook, hook.timeout or limit) for hook in registry.hooks_of(event)]
-        # Platform hooks have priorities of their own below 0, or come first among equals by being sorted ahead.
-        platform = set() if self.platform is None else {hook.id for hook in self.platform.hooks_of(event)}
-        found.sort(key=lambda pair: (pair[0].id not in platform, order(pair[0])))
-        return found
+            found = [(hook, hook.timeout or limit) for hook in registry.hooks_of(event)]
+            (platform if registry is self.platform else others).extend(found)
+        # Whatever their priorities and ids, nothing precedes platform hooks.
+        return [pair for hooks in (platform, others) for pair in sorted(hooks, key=lambda pair: order(pair[0]))]
 
     def _refresh(self) -> _State:
         # Time and versions are read before the hooks, and all is put in place at once: a plan compiled from hooks that
