@@ -129,3 +129,30 @@ def test_asking_for_the_wrong_payload_names_both_types() -> None:
 
 def test_outside_a_run_there_is_no_run_context() -> None:
     assert current_run_context() is None
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_serialiser_that_knows_no_context_sees_no_secret(wrapped: bool) -> None:
+    from pydantic import BaseModel
+    from pydantic_core import to_json as any_json
+
+    class Anything(BaseModel):
+        value: Any
+
+    request = McpRequestContext(server_id="s").with_headers({"Authorization": f"Bearer {TOKEN}"})
+    run = RunContext(auth_context=AuthContext(user_id="u", inbound_access_token=TOKEN))
+    for value in (request, run, run.auth_context, HookInvocation(payload=request, run_context=run)):
+        shown = Anything(value=value).model_dump_json() if wrapped else any_json(value).decode()
+        assert TOKEN not in shown
+        assert "***" in shown
+    assert dataclasses.replace(run.auth_context, user_id="v").inbound_access_token == TOKEN
+    assert run.auth_context.inbound_access_token == TOKEN
+
+
+@pytest.mark.parametrize("kind", [McpRequestContext, McpResponseContext])
+def test_the_query_of_a_url_is_there_but_not_printed(kind: type[Any]) -> None:
+    context = kind(url=f"https://mcp.example/rpc?key={TOKEN}")
+
+    assert context.url.endswith(TOKEN)
+    assert TOKEN not in f"{context} {context!r} {HookInvocation(payload=context)}"
+    assert "https://mcp.example/rpc?***" in repr(context)

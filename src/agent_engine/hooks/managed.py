@@ -118,9 +118,16 @@ class Context:
         return masked(value)
 
     def __repr__(self) -> str:
-        values = ((name, getattr(self, name)) for name in self._fields())
-        shown = (f"{name}={value if isinstance(value, Context) else self._shown(name)!r}" for name, value in values)
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={self._printed(name)}' for name in self._fields())})"
+
+    def _printed(self, name: str) -> str:
+        value = getattr(self, name)
+        if isinstance(value, Context):
+            return repr(value)
+        shown = self._shown(name)
+        if name == "url" and isinstance(shown, str) and "?" in shown:
+            shown = f"{shown.partition('?')[0]}?{MASK}"  # a query may hold a key
+        return repr(shown)
 
     __str__ = __repr__
 
@@ -145,9 +152,13 @@ class Context:
 
 def _context(cls: type[_C]) -> type[_C]:
     """Wire a dataclass so that its secret fields are masked for generic code."""
-    for secret in cls._secret:
-        cls.__dataclass_fields__[secret].name = _SecretName(secret)  # type: ignore[attr-defined]  # every context is a dataclass
     if cls._secret:
+        known = cls.__dataclass_fields__  # type: ignore[attr-defined]  # every context is a dataclass
+        for secret in cls._secret:
+            known[secret].name = _SecretName(secret)
+        # Some serialisers, pydantic's for one, ask under the names that are the keys here.
+        named = {_SecretName(name) if name in cls._secret else name: one for name, one in known.items()}
+        cls.__dataclass_fields__ = named  # type: ignore[attr-defined]
 
         def __getattribute__(self: Any, name: str) -> Any:
             value = object.__getattribute__(self, name)
