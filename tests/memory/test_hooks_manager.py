@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent_engine.hooks import GuardrailBlocked, HookResult
 from agent_engine.hooks.definition import is_async_callable
 from agent_engine.memory.hooks_config import EVENTS
 from agent_engine.memory.hooks_manager import HooksConfigError, HooksManager, create_hooks_manager
@@ -327,3 +329,94 @@ def test_verbose_says_what_ran(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         "pre_write_code hook echo hi; exit 1: hi",
         "pre_write_code hook echo hi; exit 1 said: hi",
     ]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_a_function_raises_it_has_failed(tmp_path: Path, error: BaseException, is_async: bool) -> None:
+    def in_thread(context: dict[str, Any]) -> None:
+        raise error
+
+    async def on_loop(context: dict[str, Any]) -> None:
+        raise error
+
+    hooks = HooksManager(tmp_path)
+    hooks.register("pre_run_command", on_loop if is_async else in_thread, block_on_failure=True)
+
+    result = hooks.execute("pre_run_command", {})
+
+    assert result.blocked
+    assert str(result.reason).endswith(f"raised: {type(error).__name__}")
+
+
+def test_a_function_that_does_not_listen_to_cancellation_is_given_up(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    async def stubborn(context: dict[str, Any]) -> None:
+        while not ended.is_set():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    hooks = HooksManager(tmp_path)
+    hooks.register("pre_run_command", stubborn, block_on_failure=True, timeout=0.05)
+    try:
+        result = hooks.execute("pre_run_command", {})
+    finally:
+        ended.set()
+
+    assert result.reason == "Hook 'stubborn' timed out after 0.05s"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (HookResult.deny("not today"), "not today"),
+        (HookResult.ask("sure?"), "sure?"),
+        ({"decision": "block", "reason": "not today"}, "not today"),
+        ({"decision": "maybe"}, "Hook 'answer' said no"),
+        ("", "Hook 'answer' said no"),
+        (HookResult.allow(), None),
+        ({"decision": "allow"}, None),
+        ({}, None),
+    ],
+)
+def test_a_decision_that_is_no_allow_is_a_failure(tmp_path: Path, said: Any, reason: str | None) -> None:
+    def answer(context: dict[str, Any]) -> Any:
+        return said
+
+    hooks = HooksManager(tmp_path)
+    hooks.register("pre_run_command", answer, block_on_failure=True)
+
+    result = hooks.execute("pre_run_command", {})
+
+    assert (result.blocked, result.reason) == (reason is not None, reason)
+
+
+def test_a_guardrail_gives_its_reason(tmp_path: Path) -> None:
+    def guard(context: dict[str, Any]) -> None:
+        raise GuardrailBlocked("not today")
+
+    hooks = HooksManager(tmp_path)
+    hooks.register("pre_run_command", guard, block_on_failure=True)
+
+    assert hooks.execute("pre_run_command", {}).reason == "not today"
+
+
+def test_an_edit_deep_in_the_context_reaches_nobody(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def edit(context: dict[str, Any]) -> None:
+        seen.append(context["file"]["name"])
+        context["file"]["name"] = "edited"
+
+    hooks = HooksManager(tmp_path)
+    hooks.register("pre_run_command", edit)
+    hooks.register("pre_run_command", lambda context: edit(context))
+    context = {"file": {"name": "original"}}
+
+    hooks.execute("pre_run_command", context)
+
+    assert seen == ["original", "original"]
+    assert context == {"file": {"name": "original"}}

@@ -6,7 +6,6 @@ know about either: for hooks that fire around an agent's own calls see ``agent_e
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import logging
@@ -17,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from agent_engine.hooks.definition import callable_name, cannot_be_called, is_async_callable
+from agent_engine.hooks.errors import GuardrailBlocked
 from agent_engine.hooks.jsonform import JsonFormError, to_json
+from agent_engine.hooks.limits import TimedOut, within
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.process import Finished, NotStarted, run_process, safe_environment
-from agent_engine.hooks.workers import run_in_worker
+from agent_engine.hooks.result import HookResult
+from agent_engine.hooks.workers import Overran, run_in_worker
 from agent_engine.memory.hooks_config import (
     CONFIG_PATH,
     DEFAULT_TIMEOUT,
@@ -113,8 +116,8 @@ class HooksManager:
         block_on_failure: bool = False,
         timeout: float | None = None,
     ) -> Callable[[dict[str, Any]], Any]:
-        """Add a function, sync or async, called with a copy of the context. It fails by raising, or by returning False
-        or a text.
+        """Add a function, sync or async, called with a copy of the context. It fails by raising, or by returning False,
+        a text, or a HookResult (or a dict with a ``decision``) that is no allow.
 
         Raises:
             ValueError: there is no such event.
@@ -160,7 +163,7 @@ class HooksManager:
             return result
         self._counts["executions"] += 1
         for entry in entries:
-            report = await self._run(event, entry, dict(context or {}))
+            report = await self._run(event, entry, private_copy(dict(context or {})))
             result.reports.append(report)
             self._counts["hooks_run"] += 1
             if report.success:
@@ -276,24 +279,25 @@ def create_hooks_manager(workspace_path: str | Path | None = None, verbose: int 
 async def _call(
     function: Callable[[dict[str, Any]], Any], context: dict[str, Any], limit: float, report: HookReport
 ) -> str | None:
-    try:
-        async with asyncio.timeout(limit):
-            said = (
-                function(context)
-                if is_async_callable(function)
-                else await run_in_worker(function, context, limit=limit)
-            )
-            if inspect.isawaitable(said):
-                said = await said
-    except TimeoutError:
+    said, problem = await within(_ask(function, context, limit), limit)
+    if isinstance(problem, TimedOut | Overran):
         return f"Hook '{report.name}' timed out after {limit}s"
-    except Exception as problem:  # noqa: BLE001 - whatever it raised, the hook failed
+    if isinstance(problem, GuardrailBlocked) and problem.reason:
+        return str(problem.reason)
+    if problem is not None:
         return f"Hook '{report.name}' raised: {type(problem).__name__}"
-    if said is False:
-        return f"Hook '{report.name}' said no"
-    if isinstance(said, str):
+    if isinstance(said, Mapping) and "decision" in said:
+        said = HookResult(said["decision"], said.get("reason"))
+    if isinstance(said, HookResult):
+        said = None if said.is_allowed() else said.reason or False
+    if isinstance(said, str) and said:
         return said
-    return None
+    return f"Hook '{report.name}' said no" if said is False or said == "" else None
+
+
+async def _ask(function: Callable[[dict[str, Any]], Any], context: dict[str, Any], limit: float) -> Any:
+    said = function(context) if is_async_callable(function) else await run_in_worker(function, context, limit=limit)
+    return await said if inspect.isawaitable(said) else said
 
 
 def _failure(entry: Entry, ended: Finished, limit: float) -> str | None:
