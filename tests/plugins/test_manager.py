@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from agent_engine.hooks import GuardrailBlocked, HookEvent, HookRegistry, HookResult, errors
 from agent_engine.plugins import GuardrailBlocked as ReExported
 from agent_engine.plugins import Plugin, PluginManager
-from agent_engine.testing import Recorder, payload, run_hook
+from agent_engine.testing import Recorder, fresh_default_registry, payload, run_hook
 
 
 class Guard(Plugin):
@@ -235,3 +235,65 @@ def test_without_a_registry_the_process_wide_one_is_used(isolated_hooks: HookReg
     PluginManager().register(Guard())
 
     assert len(isolated_hooks) == 2
+
+
+def test_a_method_under_an_old_name_and_one_of_the_object_are_heard() -> None:
+    class Odd(Plugin):
+        options: ClassVar = {"before_message": {"priority": 7}}
+
+        def __init__(self) -> None:
+            self.before_tool = lambda payload: False
+
+        def before_message(self, payload: Any) -> str:
+            return "no"
+
+    registry = HookRegistry()
+    PluginManager(registry).register(Odd())
+
+    assert run_hook(registry, "before_tool", tool_name="x").denied
+    assert run_hook(registry, "message_received", content="hi").reason == "no"
+    assert registry.list_hooks()["message_received"][0]["priority"] == 7
+
+
+def test_two_names_of_one_event_are_refused() -> None:
+    class Twice(Plugin):
+        def before_message(self, payload: Any) -> None: ...
+
+        def message_received(self, payload: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="two methods for message_received"):
+        PluginManager(HookRegistry()).register(Twice())
+
+
+def test_a_plugin_that_is_unregistered_while_it_makes_ready_leaves_nothing() -> None:
+    registry = HookRegistry()
+    manager = PluginManager(registry)
+
+    class Shy(Plugin):
+        def on_init(self, given: Any) -> None:
+            manager.unregister(self)
+
+        def before_tool(self, payload: Any) -> bool:
+            return False
+
+    manager.register(Shy())
+
+    assert len(registry) == 0
+    assert manager.plugins == ()
+
+
+def test_hooks_leave_the_registry_they_were_put_in() -> None:
+    class Renamed(Plugin):
+        name = "before"
+
+        def before_tool(self, payload: Any) -> bool:
+            return False
+
+    plugin, manager = Renamed(), PluginManager()
+    with fresh_default_registry() as registry:
+        manager.register(plugin)
+        assert len(registry) == 1
+        with fresh_default_registry():
+            plugin.name = "after"
+            assert manager.unregister(plugin)
+        assert len(registry) == 0

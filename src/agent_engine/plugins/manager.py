@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from agent_engine.hooks.errors import GuardrailBlocked
-from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.events import OLD_NAMES, HookEvent, event_of
 from agent_engine.hooks.payloads import OnInitInput, OnShutdownInput
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.registry import HookRegistry, get_default_registry
@@ -68,7 +68,7 @@ class PluginManager:
         self._registry = registry
         self._lock = threading.RLock()
         self._plugins: dict[str, Plugin] = {}
-        self._hooks: dict[str, list[str]] = {}
+        self._hooks: dict[str, list[tuple[HookRegistry, str]]] = {}
 
     @property
     def registry(self) -> HookRegistry:
@@ -157,13 +157,12 @@ class PluginManager:
         return name, methods if there is None else None
 
     def _release(self, plugin: Plugin | str) -> tuple[str, Plugin | None]:
-        name = plugin if isinstance(plugin, str) else plugin.name or type(plugin).__name__
         with self._lock:
-            there = self._plugins.get(name)
-            if there is None or not (isinstance(plugin, str) or there is plugin):
-                return name, None
-            self._remove(name)
-        return name, there
+            for name, there in self._plugins.items():
+                if there is plugin or name == plugin:
+                    self._remove(name)
+                    return name, there
+        return "", None
 
     @contextlib.contextmanager
     def _all_or_nothing(self, name: str) -> Iterator[None]:
@@ -174,28 +173,35 @@ class PluginManager:
             raise
 
     def _register_hooks(self, name: str, plugin: Plugin, methods: Mapping[HookEvent, Callable[[Any], Any]]) -> None:
-        ids = self._hooks.setdefault(name, [])
-        for event, method in methods.items():
-            options = dict(plugin.options.get(event, {}))
-            options.setdefault("name", f"{name}.{event}")
-            options.setdefault("description", plugin.description)
-            ids.append(self.registry.register_function(event, method, **options))
+        registry = self.registry
+        with self._lock:
+            if self._plugins.get(name) is not plugin:
+                return  # unregistered while it made ready
+            there = self._hooks.setdefault(name, [])
+            chosen = {event_of(named): options for named, options in plugin.options.items()}
+            for event, method in methods.items():
+                options = dict(chosen.get(event, {}))
+                options.setdefault("name", f"{name}.{event}")
+                options.setdefault("description", plugin.description)
+                there.append((registry, registry.register_function(event, method, **options)))
 
     def _remove(self, name: str) -> None:
         with self._lock:
             self._plugins.pop(name, None)
-            for hook_id in self._hooks.pop(name, ()):
-                self.registry.unregister(hook_id)
+            for registry, hook_id in self._hooks.pop(name, ()):
+                registry.unregister(hook_id)  # where it was put: the default registry may be another one by now
 
 
 def _methods(plugin: Plugin) -> dict[HookEvent, Callable[[Any], Any]]:
     """The events that a plugin hears, on_init and on_shutdown aside; a name that is nearly an event's is refused."""
-    events = {event.value: event for event in HookEvent}
-    methods = {}
-    for name in dir(type(plugin)):
-        method = inspect.getattr_static(type(plugin), name)
+    events = {name: event_of(name) for name in (*(event.value for event in HookEvent), *OLD_NAMES)}
+    methods: dict[HookEvent, Callable[[Any], Any]] = {}
+    for name in sorted({*dir(type(plugin)), *getattr(plugin, "__dict__", ())}):
+        method = inspect.getattr_static(plugin, name)
         if name in events:
             if method is not _unheard and events[name] not in _LIFECYCLE:
+                if events[name] in methods:
+                    raise ValueError(f"{type(plugin).__name__} has two methods for {events[name]}; '{name}' is one")
                 methods[events[name]] = getattr(plugin, name)
         elif not name.startswith("_") and callable(method):
             near = difflib.get_close_matches(name, events, n=1, cutoff=0.85)
