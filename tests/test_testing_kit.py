@@ -11,6 +11,7 @@ import pytest
 
 from agent_engine.hooks import (
     CommandHook,
+    FunctionHook,
     HookEvent,
     HookRegistry,
     HookResult,
@@ -195,3 +196,32 @@ def test_importing_the_kit_is_light_and_needs_no_pytest() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_failure_that_refuses_nothing_is_no_deny() -> None:
+    def breaks(payload: Any) -> None:
+        raise KeyError
+
+    registry = HookRegistry()
+    registry.register_function("before_tool", breaks, failure_policy="warn")
+    rows = fire_hook("before_tool", {"tool_name": "x"}, registry=registry)
+
+    with pytest.raises(AssertionError, match="expected a deny"):
+        assert_denied(rows)
+    assert_allowed(rows)
+
+
+def test_a_hook_for_another_event_is_not_taken_for_an_allow() -> None:
+    hook = FunctionHook(event="before_llm", func=lambda payload: False)
+
+    with pytest.raises(ValueError, match="does not listen to before_tool"):
+        run_hook(hook, "before_tool")
+
+
+def test_hooks_of_one_agent_or_server_run_on_its_payloads() -> None:
+    for_agent = FunctionHook(event="before_tool", func=lambda payload: False, agents=("writer",))
+    for_server = FunctionHook(event="before_mcp_request", func=lambda request: HookResult.deny(), servers=("files",))
+
+    assert run_hook(for_agent, "before_tool", agent_name="writer").denied
+    assert not run_hook(for_agent, "before_tool", agent_name="reader").denied
+    assert run_hook(for_server, "before_mcp_request", server_id="files").denied

@@ -91,6 +91,9 @@ async def arun_hook(
 
     Returns:
         The Verdict; its ``payload`` is the payload with every edit that counts.
+
+    Raises:
+        ValueError: there is no such event, or the hook is for another one.
     """
     from agent_engine.hooks.events import CATALOGUE, event_of
     from agent_engine.hooks.registry import HookRegistry
@@ -105,9 +108,14 @@ async def arun_hook(
     else:
         registry = HookRegistry()
         registry.register_function(event, hook, **options) if callable(hook) else registry.register(hook)
+        if not registry.has_hooks(event):
+            raise ValueError(f"This hook does not listen to {event}: it is switched off, or for another event")
     target = CATALOGUE[event].target
     plan = HookScope(registry, with_default=False).plan(
-        event, (getattr(built, target, None) or None) if target else None
+        event,
+        (getattr(built, target, None) or None) if target else None,
+        agent=getattr(built, "agent_name", None) or getattr(built, "agent_id", None) or None,
+        server=getattr(built, "server_id", None),
     )
     return Verdict("allow", built) if plan is None else await plan.dispatch(built, Site())
 
@@ -228,7 +236,7 @@ def _decisions(outcome: Any) -> list[tuple[str, str | None, dict[str, Any]]]:
         return [row for one in outcome for row in _decisions(one)]
     if hasattr(outcome, "output") and hasattr(outcome, "hook_id"):
         if outcome.output is None:
-            return [("allow" if outcome.success else "deny", outcome.error, {})]
+            return [("allow", outcome.error, {})]  # it broke without a say, under warn or as an observer
         return _decisions(outcome.output)
     if hasattr(outcome, "modified_input"):
         return [(outcome.decision, outcome.reason, dict(outcome.modified_input or {}))]
