@@ -80,6 +80,9 @@ def test_an_unknown_failure_keeps_its_text_to_itself(capsys):
         ("export DEMO_NAME=exported", "exported"),
         ("DEMO_NAME='with blanks # kept'", "with blanks # kept"),
         ("DEMO_NAME=cut # a comment", "cut"),
+        ("DEMO_NAME=\"quoted\"  # a 'comment'", "quoted"),
+        ('DEMO_NAME=\'{"a": "b"}\' # "c"', '{"a": "b"}'),
+        ("DEMO_NAME=dos\r", "dos"),
         ("\ufeffDEMO_NAME=a=b", "a=b"),
         ("# a comment\n\nDEMO_NAME=", ""),
     ],
@@ -87,7 +90,7 @@ def test_an_unknown_failure_keeps_its_text_to_itself(capsys):
 def test_an_env_file_sets_what_is_not_set(tmp_path, monkeypatch, line, value):
     monkeypatch.delenv("DEMO_NAME", raising=False)
     path = tmp_path / "keys.env"
-    path.write_text(line + "\n", encoding="utf-8")
+    path.write_bytes(f"{line}\n".encode())
     load_env_file(path)
     import os
 

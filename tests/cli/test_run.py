@@ -249,6 +249,16 @@ def test_the_command_to_approve_can_be_pasted_and_goes_on_with_the_same_model_an
     assert statuses == {"completed"}, "the part after the approval is in the records too"
 
 
+def test_what_an_env_file_sets_holds_for_every_option(config, here, monkeypatch):
+    monkeypatch.delenv("AGENT_ENGINE_RECORDS", raising=False)
+    records = config.parent / "kept.jsonl"
+    env = config.parent / "settings.env"
+    env.write_text(f"AGENT_ENGINE_RECORDS=jsonl:{records}\n")
+    done = here("run", "--config", config, "--message", "What is the status of order A-17?", "--env", env)
+    assert done.code == 0
+    assert "rules.watch" in records.read_text()
+
+
 @pytest.mark.parametrize("name", ["stdin", "stderr"])
 def test_with_a_stream_closed_it_runs_all_the_same(config, here, monkeypatch, name):
     monkeypatch.setattr(sys, name, None)

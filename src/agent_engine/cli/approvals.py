@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from agent_engine.cli.main import USAGE
-from agent_engine.cli.options import EnvFile, ModelName, Records, load_env_file
+from agent_engine.cli.options import EnvFile, ModelName, Records
 from agent_engine.cli.plaintext import plain
 from agent_engine.cli.waiting import Decision, Source, WaitingRun
 
@@ -38,8 +38,6 @@ def list_waiting(
     """List what waits for an answer, oldest first."""
     from agent_engine.cli.console import ask_of, describe_ask
     from agent_engine.cli.waiting import waiting_runs
-
-    load_env_file(env)
 
     async def find() -> list[WaitingRun]:
         async with waiting_runs(Source(config, url)) as source:
@@ -72,7 +70,7 @@ def approve(
     quiet: Quiet = False,
 ) -> None:
     """Say yes, and go on with the run; its answer is printed."""
-    _go_on(id_, "session" if session else "yes", Source(config, url, model, records, quiet), env)
+    _go_on(id_, "session" if session else "yes", Source(config, url, model, records, quiet))
 
 
 @app.command()
@@ -86,11 +84,10 @@ def deny(
     quiet: Quiet = False,
 ) -> None:
     """Say no, and go on with the run: the model reads that the call was declined."""
-    _go_on(id_, "no", Source(config, url, model, records, quiet), env)
+    _go_on(id_, "no", Source(config, url, model, records, quiet))
 
 
-def _go_on(wanted: str, decision: Decision, where: Source, env: Path | None) -> NoReturn:
-    load_env_file(env)
+def _go_on(wanted: str, decision: Decision, where: Source) -> NoReturn:
     if where.url is not None and where.model is not None:
         raise typer.BadParameter("the server at --url has its own model.", param_hint="--model")
     raise typer.Exit(asyncio.run(_decide(wanted, decision, where)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import DONE, report
-from agent_engine.cli.options import EnvFile, ModelName, Records, SessionId, UserId, load_env_file
+from agent_engine.cli.options import EnvFile, ModelName, Records, SessionId, UserId
 from agent_engine.cli.plaintext import answer_for, plain
 from agent_engine.cli.state import state_path
 
@@ -46,7 +46,6 @@ def chat(
     The conversation is kept, and --session-id goes on with an earlier one. A call that needs approval is asked about:
     o(nce), s(ession), d(eny), q(uit).
     """
-    load_env_file(env)
     if (config is None) == (url is None):
         raise typer.BadParameter("give either --config FILE or --url URL.", param_hint="--config")
     if url is not None and model is not None:

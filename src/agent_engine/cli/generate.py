@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from agent_engine.cli.options import EnvFile
+
 
 def generate(
     file: Annotated[
@@ -20,6 +22,7 @@ def generate(
     force: Annotated[
         bool, typer.Option("--force", help="Write generated files anew, hand-written text included.")
     ] = False,
+    env: EnvFile = None,
 ) -> None:
     """Write what is missing, and keep what is there.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from agent_engine.cli.main import APPROVAL, DONE, FAILED, PROBLEM, REFUSED, USAGE
-from agent_engine.cli.options import EnvFile, load_env_file
+from agent_engine.cli.options import EnvFile
 
 if TYPE_CHECKING:
     from agent_engine.cli.hook_trial import Trial
@@ -57,7 +57,6 @@ def list_hooks(
     """List the hooks in the order they run, each with where it was declared."""
     from agent_engine.cli.hook_trial import hook_row, show_hooks
 
-    load_env_file(env)
     scope = _scope(config, imports)
     hooks = scope.hooks(None if event is None else _event(event))
     if as_json:
@@ -84,7 +83,6 @@ def try_event(
     Without --payload an example is made up. Hooks run for real, with all that they do; no tool, model or server is
     called. Exit codes: 0 let through, 3 somebody must approve, 4 a hook broke, 5 refused.
     """
-    load_env_file(env)
     scope, member = _scope(config, imports), _event(event)
     raise typer.Exit(_try(scope, member, _payload(member, payload, fields), target, as_json))
 
@@ -103,7 +101,6 @@ def try_hook(
     """Fire one hook alone, whatever its matcher, agents and servers say; otherwise like `hooks test`."""
     from agent_engine.cli.hook_trial import alone
 
-    load_env_file(env)
     found = _find(_scope(config, imports), hook, None if event is None else _event(event))
     member = _event(str(found.event))
     raise typer.Exit(_try(alone(found), member, _payload(member, payload, fields), None, as_json))

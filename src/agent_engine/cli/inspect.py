@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_engine.cli.options import EnvFile, load_env_file
+from agent_engine.cli.options import EnvFile
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +33,6 @@ def inspect(
 
     Each hook comes with where it was declared. Nothing is sent anywhere; plugins are imported, as for a run.
     """
-    load_env_file(env)
     if ui:
         from agent_engine.cli.serve import serve_ui
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import FAILED, PROBLEM, REFUSED, USAGE, report
-from agent_engine.cli.options import Config, EnvFile, UserId, load_env_file
+from agent_engine.cli.options import Config, EnvFile, UserId
 from agent_engine.cli.plaintext import answer_for, plain
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def list_servers(
 
     The engine is built for it, so that its hooks set the credentials. Exit code 1 where a server cannot be listed.
     """
-    load_env_file(env)
     raise typer.Exit(asyncio.run(_list(config, _context(user_id, organization_id, token_env), as_json)))
 
 
@@ -65,7 +64,6 @@ def call(
 
     Exit code 4 where the call failed, 5 where a hook refused it.
     """
-    load_env_file(env)
     try:
         given = json.loads(arguments)
     except ValueError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_engine.cli.main import PROBLEM, USAGE
-from agent_engine.cli.options import EnvFile, load_env_file
+from agent_engine.cli.options import EnvFile
 from agent_engine.cli.plaintext import plain
 from agent_engine.cli.records_view import print_lines
 
@@ -62,7 +62,6 @@ def replay(
     from agent_engine.records.query import RecordReader
     from agent_engine.records.settings import RecordsError, default_store, seconds
 
-    load_env_file(env)
     if config is None and not imports:
         typer.echo("Say which hooks: --config FILE, or --import MODULE.", err=True)
         raise typer.Exit(USAGE)

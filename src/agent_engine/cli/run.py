@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import APPROVAL, DONE, report
-from agent_engine.cli.options import Config, EnvFile, ModelName, Records, SessionId, UserId, load_env_file
+from agent_engine.cli.options import Config, EnvFile, ModelName, Records, SessionId, UserId
 from agent_engine.cli.plaintext import answer_for, plain, text_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def run(
     """
     from agent_engine.cli.account_view import style_for
 
-    load_env_file(env)
     text = _message(message)
     style = style_for(as_json=as_json, quiet=quiet)
     code = asyncio.run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_engine.cli.main import PROBLEM, USAGE
-from agent_engine.cli.options import Config, EnvFile, ModelName, load_env_file
+from agent_engine.cli.options import Config, EnvFile, ModelName
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -40,7 +40,6 @@ def serve(
     Who may use it: set AGENT_ENGINE_TOKEN to a token, or AGENT_ENGINE_JWT_KEYS to the keys of your token issuer (and
     AGENT_ENGINE_JWT_ISSUER, AGENT_ENGINE_JWT_AUDIENCE). Without either, this machine only.
     """
-    load_env_file(env)
     _needs_server()
     from agent_engine.records.settings import default_store
 

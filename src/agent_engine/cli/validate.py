@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from agent_engine.cli.main import PROBLEM, show_problems
-from agent_engine.cli.options import EnvFile, load_env_file
+from agent_engine.cli.options import EnvFile
 
 
 def validate(
@@ -24,7 +24,6 @@ def validate(
     """
     from agent_engine.spec.check import check_project
 
-    load_env_file(env)
     problems = check_project(file)
     errors = [problem for problem in problems if problem.severity == "error"]
     if as_json:
