@@ -246,3 +246,23 @@ async def test_each_loop_has_its_own_alarms() -> None:
     other = await asyncio.to_thread(run)
     assert other is not here
     assert alarms() is here
+
+
+async def test_tasks_that_begin_at_once_are_jobs_like_any_other() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory", None))  # from Python 3.12 on
+
+    async def quick() -> int:
+        return 1
+
+    async def waits() -> int:
+        await asyncio.sleep(0.001)
+        return 2
+
+    try:
+        jobs = [job(quick), job(waits)]
+        await run_together(jobs)
+        await run_together([job(quick)])
+    finally:
+        loop.set_task_factory(None)
+    assert [one.value for one in jobs] == [1, 2]

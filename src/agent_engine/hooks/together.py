@@ -111,11 +111,11 @@ class _Tasks:
         self._loop = asyncio.get_running_loop()
         self._count = len(jobs)
         self._gate: asyncio.Future[None] | None = None
+        self._alarms = alarms()
+        self._started = time.monotonic()
         create = self._loop.create_task
         self._tasks = [(job, create(self._run(job))) for job in jobs]
-        self._alarms = alarms()
-        if jobs:
-            self._started = time.monotonic()
+        if self._count:  # a loop that begins tasks at once may have ended them by now
             self.due = self._started + min([job.limit for job in jobs])
             self._alarms.add(self)
 
