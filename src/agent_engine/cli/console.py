@@ -13,6 +13,7 @@ from agent_engine.cli.plaintext import plain, shortened
 if TYPE_CHECKING:
     from agent_engine.runtime.approvals import ToolApproval
 
+_STOPS_WITHIN_S = 10.0
 _LONGEST_VALUE = 1_200
 """Characters of one argument that a person is shown before a yes."""
 
@@ -110,7 +111,8 @@ class TerminalApprover:
         async with self._one_at_a_time:
             await self._before(ask)
             decision = await ask_person(ask, self._read)
-        if decision == "quit":
-            self._stop()
-            return False
+            if decision == "quit":
+                self._stop()
+                await asyncio.sleep(_STOPS_WITHIN_S)  # the cancellation ends this: nothing goes on, or asks, after a q
+                return False
         return "session" if decision == "session" else decision == "once"
