@@ -17,8 +17,10 @@ from agent_engine.spec.load import examine_text
 from agent_engine.spec.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/records.md", "docs/server.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/mcp.md", "docs/records.md", "docs/server.md"]
 REFERENCE = "docs/agents_yaml.md"
+# A block of text here is what the command above it says.
+SAYS = ("docs/mcp.md",)
 # These go on with the system that the quick start builds.
 AFTER_QUICKSTART = ("docs/records.md", "docs/server.md")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,6 +80,7 @@ def test_every_snippet_of_a_page_runs(page, tmp_path):
                     assert "Traceback" not in done.stderr
         else:
             assert block.language == "text", f"{page} has a {block.language} block that no test runs"
+            assert page not in SAYS or block.text in done.stdout + done.stderr
 
 
 def snippet(page: str, beginning: str) -> str:
