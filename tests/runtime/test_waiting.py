@@ -461,3 +461,52 @@ async def test_a_tool_that_is_gone_after_the_wait_is_an_error_the_model_reads() 
     assert (await after.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
     assert after.tool_text() == '{"error": "There is no tool \'work\'. Tools: none."}'
     assert ran == []
+
+
+def with_a_child_that_waits(beside: Any, **options: Any) -> Made:
+    child = node_of([call("work", {"target": "a"}), "child"], [Runs().work], name="child")
+    turns = [calls(("child", {"message": "go"}), ("beside", {}))]
+    return made(turns, [beside], children=(child,), registry=asking(), approver="later", **options)
+
+
+ALL_BUT_THE_ASKED = ["before_tool: 3 opened, 2 closed"]
+"""The call that is asked about has not been let through."""
+
+
+async def test_steps_that_wait_are_closed_when_the_run_ends_all_the_same() -> None:
+    reached = asyncio.Event()
+
+    async def beside() -> None:
+        """Work on while the other call waits."""
+        reached.set()
+        await asyncio.Event().wait()
+
+    one = with_a_child_that_waits(beside)
+    trace = listen(one.registry)
+    task = asyncio.create_task(one.run())
+    while not trace.of("before_tool_call") or len(trace.of("before_tool")) < 3 or not reached.is_set():
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert unbalanced(trace.names) == ALL_BUT_THE_ASKED
+    assert trace.statuses("after_agent") == ["cancelled", "cancelled"]
+    assert len(trace.of("subagent_stop")) == 1
+
+
+async def test_steps_that_wait_are_closed_when_the_run_cannot_be_stored() -> None:
+    class Full(MemoryStore):
+        async def save_waiting(self, run_id: str, document: Any) -> None:
+            raise OSError("full")
+
+    async def beside() -> None:
+        """Nothing."""
+
+    one = with_a_child_that_waits(beside, store=Full())
+    trace = listen(one.registry)
+    with pytest.raises(OSError, match="full"):
+        await one.run()
+    assert trace.statuses("after_agent") == ["error", "error"]
+    assert unbalanced(trace.names) == ALL_BUT_THE_ASKED

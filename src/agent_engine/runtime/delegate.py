@@ -58,6 +58,10 @@ async def run_child(parent: Turn, node: Node, message: str, call: ToolInvocation
     from agent_engine.runtime.turn import run_node
 
     started = time.perf_counter()
+
+    async def stopped(error: BaseException) -> None:
+        await _stopped(parent, node, message, started, "", type(error).__name__)
+
     try:
         answer = await run_node(
             parent.state,
@@ -69,13 +73,12 @@ async def run_child(parent: Turn, node: Node, message: str, call: ToolInvocation
             frame=call.extra.get("frame"),
             timers=parent.step.timers,
         )
-    except Waiting:
+    except Waiting as waiting:
+        waiting.abandon.append(stopped)
         raise
     except BaseException as error:
         failed = error
-        await close_step(
-            parent.state, error, lambda: _stopped(parent, node, message, started, "", type(failed).__name__)
-        )
+        await close_step(parent.state, error, lambda: stopped(failed))
         raise
     await _stopped(parent, node, message, started, answer.text, None)
     return answer.text

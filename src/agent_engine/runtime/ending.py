@@ -104,11 +104,16 @@ class Ending:
     async def waits(self, waiting: Waiting) -> RunResult:
         """The run stops for a person: its document goes to the store, and its own RunContext stays here."""
         from agent_engine.runtime.frames import asks_of, run_document
+        from agent_engine.runtime.waiting import abandon
 
         state = self.state
         document = run_document(state, waiting.frame, self.saved_at)
         state.host.keep_context(state.run_context)
-        await state.host.store.save_waiting(state.run_id, document)
+        try:
+            await state.host.store.save_waiting(state.run_id, document)
+        except BaseException as error:
+            await abandon(state, [waiting], error)
+            raise
         self._close("waiting", None)
         return self.result("", [], "waiting", asks_of(document))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.runtime.outcome import ToolOutcome
 from agent_engine.runtime.tool_call import call_tool
+from agent_engine.runtime.waiting import abandon
 
 if TYPE_CHECKING:
     from agent_engine.models.base import ToolCall
@@ -50,13 +51,18 @@ async def _together(
         for call in calls
     ]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        await _stop(tasks)
-    failure = next((error for task in tasks if not task.cancelled() and (error := task.exception()) is not None), None)
-    if failure is not None:
-        raise failure
-    return [task.result() for task in tasks]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await _stop(tasks)
+        failed = (error for task in tasks if not task.cancelled() and (error := task.exception()) is not None)
+        if (failure := next(failed, None)) is not None:
+            raise failure
+        return [task.result() for task in tasks]
+    except BaseException as error:
+        ended = [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        await abandon(turn.state, [one.waiting for one in ended if one.waiting is not None], error)
+        raise
 
 
 async def _stop(tasks: Sequence[asyncio.Task[ToolOutcome]]) -> None:

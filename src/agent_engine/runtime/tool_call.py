@@ -149,13 +149,16 @@ class ToolPassage:
             outcome.detail = self._detail(outcome)
             return outcome
         except Waiting as waiting:
-            raise Waiting(waiting.asks, self.gates.frame(waiting)) from None
+            raise Waiting(waiting.asks, self.gates.frame(waiting), [*waiting.abandon, self._abandoned]) from None
         except Refused as refusal:
             return await self._refused(refusal)
         except BaseException as error:
-            self.results.note_error(error)
-            await close_step(self.turn.state, error, *self.results.due(status_of(self.step, error)))
+            await self._abandoned(error)
             raise
+
+    async def _abandoned(self, error: BaseException) -> None:
+        self.results.note_error(error)
+        await close_step(self.turn.state, error, *self.results.due(status_of(self.step, error)))
 
     async def _run(self, arguments: dict[str, Any]) -> ToolOutcome:
         chain = None if self.inner else self.turn.node.middleware

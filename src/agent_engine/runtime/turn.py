@@ -178,8 +178,9 @@ class Turn:
             else:
                 answer = await self._go_on(frame)
             answer = await self._end(answer)
-        except Waiting:
+        except Waiting as waiting:
             self.step.close("waiting", "waiting")
+            waiting.abandon.append(self._close)
             raise
         except BaseException as error:
             await self._fail(error)
@@ -269,8 +270,12 @@ class Turn:
         if any(outcome.waiting is not None for outcome in outcomes):
             from agent_engine.runtime.frames import turn_frame
 
-            asks = [ask for outcome in outcomes if outcome.waiting is not None for ask in outcome.waiting.asks]
-            raise Waiting(asks, turn_frame(self, calls, offered, outcomes))
+            waiting = [outcome.waiting for outcome in outcomes if outcome.waiting is not None]
+            raise Waiting(
+                [ask for one in waiting for ask in one.asks],
+                turn_frame(self, calls, offered, outcomes),
+                [step for one in waiting for step in one.abandon],
+            )
         answer: Answer | None = None
         for call, outcome in zip(calls, outcomes, strict=True):
             self.messages.append(tool_message(call.id, call.name, outcome.text))

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from agent_engine.runtime.closing import close_step
 
 if TYPE_CHECKING:
     from agent_engine.runtime.approvals import ToolApproval
+    from agent_engine.runtime.state import RunState
+
+Abandon = Callable[[BaseException], Coroutine[Any, Any, None]]
 
 
 class Waiting(BaseException):
@@ -19,12 +25,20 @@ class Waiting(BaseException):
     Args:
         asks: the questions below this point.
         frame: what it takes to go on from here; JSON-ready.
+        abandon: the closing events of the steps that stay open, innermost first, for a run that ends all the same.
     """
 
-    def __init__(self, asks: Sequence[ToolApproval], frame: dict[str, Any]) -> None:
+    def __init__(self, asks: Sequence[ToolApproval], frame: dict[str, Any], abandon: Sequence[Abandon] = ()) -> None:
         super().__init__("waiting for an approval")
         self.asks = tuple(asks)
         self.frame = frame
+        self.abandon = list(abandon)
+
+
+async def abandon(state: RunState, waiting: Sequence[Waiting], error: BaseException) -> None:
+    """``error`` ends a run in which steps wait for a person: they end with it."""
+    steps = [step for one in waiting for step in one.abandon]
+    await close_step(state, error, *(partial(step, error) for step in steps))
 
 
 def digest_of(arguments: Mapping[str, Any]) -> str:
