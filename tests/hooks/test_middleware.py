@@ -881,3 +881,41 @@ async def test_a_manager_raises_a_refusal() -> None:
 
     with pytest.raises(GuardrailBlocked, match="policy"):
         await manager.run_tool(tool_request(), body)
+
+
+async def test_a_before_that_does_not_listen_to_cancellation_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "LIMIT", 0.05)
+    ended = False
+
+    @before_tool
+    async def stubborn(request: Any) -> None:
+        while not ended:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    try:
+        with pytest.raises(HookExecutionError) as caught:
+            await asyncio.wait_for(MiddlewareChain([stubborn]).before_tool(tool_request()), 30)
+    finally:
+        ended = True
+
+    assert isinstance(caught.value.cause, TimeoutError)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(0), asyncio.CancelledError(), BaseException()])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_whatever_a_before_raises_it_has_failed(error: BaseException, is_async: bool) -> None:
+    @before_tool
+    def in_thread(request: Any) -> None:
+        raise error
+
+    @before_tool
+    async def on_loop(request: Any) -> None:
+        raise error
+
+    with pytest.raises(HookExecutionError) as caught:
+        await MiddlewareChain([on_loop if is_async else in_thread]).before_tool(tool_request())
+
+    assert caught.value.cause is error

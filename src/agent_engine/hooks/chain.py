@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from agent_engine.hooks.callbacks import being_cancelled
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError
 from agent_engine.hooks.layer import KINDS, Item, Layer, copy_of, layer_of, log_failure
+from agent_engine.hooks.limits import within
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
 from agent_engine.hooks.wrapping import around
@@ -134,34 +133,31 @@ class MiddlewareChain:
 async def _through(layers: Sequence[Layer], item: Item) -> Item | Refused:
     """One before_* or after_* chain."""
     for layer in layers:
+        said, problem = await within(_said(layer, copy_of(item) if layer.observe else item), LIMIT)
+        if layer.observe:
+            if problem is not None and not isinstance(problem, GuardrailBlocked):
+                log_failure(layer, problem)
+            continue
+        if isinstance(problem, GuardrailBlocked):
+            return Refused(problem.reason, layer.name)
         try:
-            if layer.observe:
-                await _said(layer, copy_of(item))
-                continue
-            taken = _read(layer, item, await _said(layer, item))
-        except GuardrailBlocked as refusal:
-            if not layer.observe:
-                return Refused(refusal.reason, layer.name)
-        except (Exception, SystemExit, asyncio.CancelledError) as problem:
-            if isinstance(problem, asyncio.CancelledError) and being_cancelled():
-                raise
-            if not layer.observe:
-                raise HookExecutionError(layer.kind, layer.name, problem) from problem
-            log_failure(layer, problem)
-        else:
-            if isinstance(taken, Refused):
-                return taken
-            item = taken
+            if problem is not None:
+                raise problem
+            taken = _read(layer, item, said)
+        except BaseException as failure:
+            raise HookExecutionError(layer.kind, layer.name, failure) from failure
+        if isinstance(taken, Refused):
+            return taken
+        item = taken
     return item
 
 
 async def _said(layer: Layer, item: Item) -> object:
-    async with asyncio.timeout(LIMIT):
-        if layer.is_async:
-            said = layer.function(item)
-        else:
-            said = await run_in_worker(layer.function, item, limit=LIMIT)
-        return await said if inspect.isawaitable(said) else said
+    if layer.is_async:
+        said = layer.function(item)
+    else:
+        said = await run_in_worker(layer.function, item, limit=LIMIT)
+    return await said if inspect.isawaitable(said) else said
 
 
 def _read(layer: Layer, item: Item, said: object) -> Item | Refused:
