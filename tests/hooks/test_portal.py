@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from agent_engine.hooks import portal
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.workers import run_in_worker
 
@@ -165,3 +166,21 @@ def test_the_interpreter_exits_with_work_on_the_loop() -> None:
         threading.Thread(target=lambda: run_sync(lambda: asyncio.sleep(60)), daemon=True).start()
     """)
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20).returncode == 0
+
+
+def test_where_no_thread_can_be_had_it_runs_on_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
+
+    def no_more(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        variable.set("set")
+        return "done"
+
+    monkeypatch.setattr(portal, "_portal", None)
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+
+    assert run_sync(work) == "done"
+    assert variable.get() == "set"

@@ -426,3 +426,22 @@ def test_after_a_fork_no_registry_is_locked() -> None:
         [sys.executable, "-c", textwrap.dedent(script)], timeout=60, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_predicate_whose_answer_is_neither_true_nor_false_has_failed() -> None:
+    class Neither:
+        def __bool__(self) -> bool:
+            raise ValueError("ambiguous")
+
+    registry = HookRegistry()
+    registry.register_function(E.BEFORE_TOOL, lambda payload: None, name="h", when=lambda context: Neither())
+
+    rows = fire_hook(E.BEFORE_TOOL, {"tool_name": "x"}, registry=registry)
+
+    assert HookRunner.get_blocking_reason(rows) == "Hook 'h' raised: ValueError"
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), "5", True])
+def test_a_default_limit_is_a_number_of_seconds(limit: Any) -> None:
+    with pytest.raises(ValueError, match="number of seconds above 0"):
+        HookRunner(HookRegistry(), default_timeout=limit)

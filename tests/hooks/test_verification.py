@@ -150,3 +150,14 @@ async def test_as_a_hook_a_blocking_failure_refuses_the_answer_and_another_adds_
         verdict = await arun_hook(registry, "after_agent", response="done")
         assert (verdict.decision, verdict.additional_context) == (decision, context)
     assert_denied(await arun_hook(Own("bad"), "after_agent"), "not good enough")
+
+
+async def test_a_check_that_wants_to_exit_has_failed() -> None:
+    class Exits(BaseVerificationHook):
+        async def check(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:
+            raise SystemExit(0)
+
+    result = await Exits("exits").verify()
+
+    assert result.blocked
+    assert result.error == "Verification 'exits' broke: SystemExit"

@@ -251,6 +251,7 @@ class Dispatch:
                 if inspect.isawaitable(applies):
                     _discard(applies)
                     raise TypeError("when= is a plain function, not an async one")
+                applies = bool(applies)
             except BaseException as error:  # a predicate that breaks is a hook that broke
                 if pressed(error):
                     raise

@@ -41,7 +41,24 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
             return fresh.run(make)
         finally:
             fresh.stop()
-    return _shared().run(make)
+    shared: _Portal | None = None
+    with contextlib.suppress(RuntimeError):
+        shared = _shared()
+    return _run_here(make) if shared is None else shared.run(make)
+
+
+def _run_here(make: Callable[[], Awaitable[T]]) -> T:
+    """Where no thread can be had, as at the interpreter's exit: on this one, which must not run a loop already."""
+
+    async def run() -> T:
+        return await make()
+
+    before = contextvars.copy_context()
+    context = before.copy()
+    with asyncio.Runner() as runner:
+        value = runner.run(run(), context=context)
+    carry_back(context, before)
+    return value
 
 
 def _shared() -> _Portal:
@@ -59,7 +76,11 @@ class _Portal:
         self._loop = asyncio.new_event_loop()
         self._stopped = False
         self._thread = threading.Thread(target=self._serve, name="agent-engine-portal", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._loop.close()
+            raise
 
     @property
     def alive(self) -> bool:

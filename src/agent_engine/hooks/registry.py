@@ -48,6 +48,13 @@ class Clock:
 clock = Clock()
 
 
+def limit_of(seconds: object) -> float:
+    """A limit as it is to be used. Raises ValueError where it is none."""
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+        raise ValueError(f"The limit of hooks is a number of seconds above 0, not {seconds!r}")
+    return float(seconds)
+
+
 def order(hook: HookDefinition) -> tuple[int, int]:
     """The sort key of hooks: priority, then registration order."""
     return (hook.priority, hook.seq)
@@ -278,10 +285,9 @@ class HookRegistry:
 
     def set_global_timeout(self, seconds: float) -> None:
         """The limit of hooks that have none of their own, in seconds."""
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
-            raise ValueError(f"The limit of hooks is a number of seconds above 0, not {seconds!r}")
+        limit = limit_of(seconds)
         with self._lock:
-            self._timeout = float(seconds)
+            self._timeout = limit
             self._changed()
 
     @property

@@ -10,7 +10,7 @@ from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 from agent_engine.hooks.matcher import Target
 from agent_engine.hooks.payloads import HookInput, payload_type, private_copy
 from agent_engine.hooks.portal import run_sync
-from agent_engine.hooks.registry import HookRegistry, get_default_registry
+from agent_engine.hooks.registry import HookRegistry, get_default_registry, limit_of
 from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.scope import HookScope, default_scope
 from agent_engine.hooks.site import Site
@@ -61,13 +61,16 @@ class HookRunner:
         registry: whose hooks run; None is the process-wide registry.
         default_timeout: seconds for hooks without a limit of their own; None leaves it to the registry.
         cwd: the folder that command hooks run in; None is the process's.
+
+    Raises:
+        ValueError: ``default_timeout`` is no number of seconds above 0.
     """
 
     def __init__(
         self, registry: HookRegistry | None = None, default_timeout: float | None = None, cwd: str | None = None
     ) -> None:
         self.registry = get_default_registry() if registry is None else registry
-        self.default_timeout = default_timeout
+        self.default_timeout = None if default_timeout is None else limit_of(default_timeout)
         self.cwd = cwd
         self._scope = HookScope(self.registry, with_default=False, runner_timeout=default_timeout)
 

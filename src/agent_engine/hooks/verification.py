@@ -76,7 +76,7 @@ class BaseVerificationHook:
         started = time.perf_counter()
         try:
             result.error = await self.check(context or {}, result)
-        except Exception as problem:  # noqa: BLE001 - a check that broke has not verified anything
+        except (Exception, SystemExit) as problem:  # noqa: BLE001 - a check that broke has not verified anything
             result.error = f"Verification '{self.name}' broke: {type(problem).__name__}"
         result.success = result.error is None
         result.duration_ms = (time.perf_counter() - started) * 1000
