@@ -14,7 +14,6 @@ from tests.records.build import hook_run, payload, record, run, tool_step
 
 from agent_engine.records.audit import ChainCheck, Head, body_of, code
 from agent_engine.records.connect import engine_for
-from agent_engine.records.facts import Fact
 from agent_engine.records.settings import AUDIT_KEY, RecordsError
 from agent_engine.records.verify import head, verify
 
@@ -173,7 +172,7 @@ async def test_the_chain_is_append_only_for_a_slip_of_the_hand(tmp_path: Path) -
 def test_any_single_edit_of_any_entry_breaks_the_chain(values: list[object], edit: int) -> None:
     key, before, entries = b"key", "", []
     for seq, value in enumerate([*values, "end"], 1):
-        body = body_of(Fact("hook", (value,)))
+        body = body_of(("hook", (value,), ()))
         before = code(key, before, seq, body)
         entries.append((seq, body, before))
     at = edit % len(entries)

@@ -19,10 +19,11 @@ START = ""
 
 def body_of(fact: Fact) -> str:
     """What is signed of an entry: its kind and values as JSON, and digests of its payloads where there are any."""
-    if not fact.payloads:
-        return _encode([fact.kind, *fact.values])
-    digests = {which: payload_digest(body) for which, body in fact.payloads}
-    return _encode([fact.kind, *fact.values, digests])
+    kind, values, payloads = fact
+    if not payloads:
+        return _encode([kind, *values])
+    digests = {which: payload_digest(body) for which, body in payloads}
+    return _encode([kind, *values, digests])
 
 
 def payload_digest(body: str) -> str:

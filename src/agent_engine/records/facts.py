@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "run_opened": (
@@ -75,17 +75,17 @@ Payloads: TypeAlias = Sequence[tuple[str, str]]
 """(which, JSON text): before and after of a hook; asked, used and result of a step."""
 
 
-class Fact(NamedTuple):
-    kind: str
-    values: tuple[Any, ...]
-    payloads: Payloads = ()
+Fact: TypeAlias = tuple[str, tuple[Any, ...], Payloads]
+"""``(kind, values, payloads)``. A plain tuple of plain values, which the garbage collector soon leaves alone."""
 
-    def as_dict(self) -> dict[str, Any]:
-        return dict(zip(FIELDS[self.kind], self.values, strict=True))
+
+def as_dict(fact: Fact) -> dict[str, Any]:
+    """The values of a fact by their names."""
+    return dict(zip(FIELDS[fact[0]], fact[1], strict=True))
 
 
 def lost(count: int) -> Fact:
-    return Fact("lost", (time.time(), count))
+    return "lost", (time.time(), count), ()
 
 
 _LONGEST_NAME = 200
@@ -98,12 +98,13 @@ _NAMES = frozenset((
 
 def clean(fact: Fact) -> Fact:
     """The fact with texts that every database takes: no NUL, no lone surrogate, no name too long for an index."""
-    names = FIELDS[fact.kind]
+    kind, found, payloads = fact
+    names = FIELDS[kind]
     values = tuple(
         _short(_clean_value(value)) if name in _NAMES else _clean_value(value)
-        for name, value in zip(names, fact.values, strict=True)
+        for name, value in zip(names, found, strict=True)
     )
-    return Fact(fact.kind, values, [(which, _clean_text(body)) for which, body in fact.payloads])
+    return kind, values, [(which, _clean_text(body)) for which, body in payloads]
 
 
 def _short(value: object) -> object:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agent_engine.records import audit
-from agent_engine.records.facts import FIELDS, Fact
+from agent_engine.records.facts import FIELDS, Fact, as_dict
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import OpenRun, Recovery
 
@@ -55,7 +55,7 @@ class JsonlSink:
         recovery = self._read_back()
         if recovery.crashed:
             runs = [run.run_id for run in recovery.open_runs]
-            self.write([Fact("recovered", (time.time(), recovery.last_seq, _encode(runs)))])
+            self.write([("recovered", (time.time(), recovery.last_seq, _encode(runs)), ())])
         return recovery
 
     def write(self, facts: Sequence[Fact]) -> int:
@@ -64,9 +64,10 @@ class JsonlSink:
         seq, mac, lines = self._seq, self._mac, []
         for fact in facts:
             seq += 1
-            line = {"seq": seq, "entry": fact.kind, **fact.as_dict()}
-            if fact.payloads:
-                line["payloads"] = {which: json.loads(body) for which, body in fact.payloads}
+            kind, _, payloads = fact
+            line = {"seq": seq, "entry": kind, **as_dict(fact)}
+            if payloads:
+                line["payloads"] = {which: json.loads(body) for which, body in payloads}
             if self._key is not None:
                 mac = line["mac"] = audit.code(self._key, mac, seq, audit.body_of(fact))
             lines.append(_encode(line))
@@ -83,7 +84,7 @@ class JsonlSink:
 
     def close(self) -> None:
         if self._file is not None:
-            self.write([Fact("stopped", (time.time(),))])
+            self.write([("stopped", (time.time(),), ())])
             self._file.close()
             self._file = None
 
@@ -165,7 +166,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
 def fact_of(entry: dict[str, Any]) -> Fact:
     """The fact a line was written from."""
     values = tuple(entry.get(name) for name in FIELDS[entry["entry"]])
-    return Fact(entry["entry"], values, [(which, _encode(body)) for which, body in entry.get("payloads", {}).items()])
+    return entry["entry"], values, [(which, _encode(body)) for which, body in entry.get("payloads", {}).items()]
 
 
 def complete_size(path: Path) -> int:

@@ -96,8 +96,8 @@ class FactMaker:
     def make(self, taken: Taken) -> Fact:
         """The fact for what ``take`` gave."""
         if type(taken) is tuple:
-            return Fact(taken[0], taken[1:])
-        return Fact(*self._fact(taken, at_once=False))  # type: ignore[arg-type]  # what is no tuple is an entry
+            return taken[0], taken[1:], ()
+        return self._fact(taken, at_once=False)  # type: ignore[arg-type]  # what is no tuple is an entry
 
     def _fact(self, entry: Entry, *, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
         if isinstance(entry, HookRan):

@@ -80,12 +80,13 @@ class RowBuilder:
         batch, pace = Batch(seq=seq, mac=mac), Pace()
         for fact in facts:
             pace.step()
+            kind, values, payloads = fact
             batch.seq += 1
             if self._audit_key is not None:
                 body = audit.body_of(fact)
                 batch.mac = audit.code(self._audit_key, batch.mac, batch.seq, body)
-                batch.chain.append((batch.seq, fact.kind, body, batch.mac))
-            self._rules[fact.kind](batch, fact.values, fact.payloads)
+                batch.chain.append((batch.seq, kind, body, batch.mac))
+            self._rules[kind](batch, values, payloads)
         return batch
 
     def written(self, batch: Batch) -> None:
