@@ -140,6 +140,8 @@ async def test_a_redirect_is_an_error_and_nothing_a_hook_set_arrives_there(
         async with connected(declared(server, protocol), registry=registry) as kit:
             server.redirect_status = status
             places = [other.url, f"http://localhost:{other.port}/mcp", f"https://127.0.0.1:{server.port}/mcp", "/mcp/"]
+            # Servers send people to a login, and repeat there what they were sent.
+            places += ["/login/s3cret", f"{other.url}/token-of-ann"]
             for place in places:
                 server.redirect = place + "?secret=s3cret"
                 with raises_text(McpToolError, "'crm'", str(status), "not followed") as caught:

@@ -116,7 +116,7 @@ async def provoke(server: FakeMcpServer, protocol: str, registry: HookRegistry, 
         server.unauthorized = -1
         await attempt("echo", text="401")
         server.unauthorized = 0
-        server.redirect = f"http://127.0.0.1:1/elsewhere?{PLANTED[3]}"
+        server.redirect = f"http://127.0.0.1:1/{PLANTED[3]}?{PLANTED[3]}"
         await attempt("echo", text="307")
         server.redirect = None
         server.cut.add("echo")

@@ -300,9 +300,13 @@ def _message(request: httpx2.Request) -> dict[str, Any]:
 
 
 def _target(url: httpx2.URL, location: str) -> str:
-    """Where a redirect points to, without anything that may be a secret."""
+    """Where a redirect points to, without anything that may be a secret: a server may repeat there what it was sent."""
     try:
         target = url.join(location)
     except (httpx2.InvalidURL, ValueError):
         return "an address that is none"
-    return str(target.copy_with(userinfo=b"", query=None, fragment=None))
+    origin = target.copy_with(userinfo=b"", path="/", query=None, fragment=None)
+    # Most redirects are about a slash at the end, and that can be told with the path that was declared.
+    if target.path.rstrip("/") == url.path.rstrip("/"):
+        return str(origin.copy_with(path=target.path))
+    return f"another path of {origin}" if url.join("/").copy_with(query=None) == origin else str(origin)
