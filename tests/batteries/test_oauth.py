@@ -183,6 +183,7 @@ async def test_a_token_is_checked_before_it_is_used(login: AuthServer) -> None:
         ({"check": TokenCheck(login.jwks, issuer="https://other")}, "InvalidClaimError of iss"),
         ({"check": TokenCheck(login.jwks), "audience": None}, None),
         ({"check": TokenCheck(login.jwks, audience="other"), "audience": None}, "MissingClaimError"),
+        ({"check": TokenCheck(login.jwks, audience="other")}, "InvalidClaimError of aud"),
         ({"check": TokenCheck(login.jwks, algorithms=["RS256"])}, "not signed"),
     ):
         credential = exchange(login, **options)

@@ -59,6 +59,9 @@ class TokenCheck:
     async def claims(self, token: str, *, audience: str | None = None) -> dict[str, Any]:
         """The claims of a token that passes.
 
+        Args:
+            audience: what the token was asked for; where the check names an audience, that one counts.
+
         Raises:
             CredentialError: it does not pass; the message says which check, never the token.
         """
@@ -73,7 +76,7 @@ class TokenCheck:
             except (JoseError, ValueError) as error:
                 problem = type(error).__name__
             if not problem:
-                return self._checked(decoded.claims, audience or self.audience)
+                return self._checked(decoded.claims, self.audience or audience)
             if last or self._address is None:
                 break
             keys = await self._current(KEYS_AGAIN_SECONDS)
