@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -58,6 +59,29 @@ async def test_a_token_in_a_file_is_read_again_when_the_file_changes(tmp_path: P
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(CredentialError, match="UTF-8"):
         await credential.authorize(REQUEST)
+
+
+def test_a_file_written_twice_in_one_tick_of_the_files_clock_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("old")
+    source, stamp = from_file(path), path.stat()
+    assert source.read().reveal() == "old"
+    with mock.patch.object(Path, "stat", return_value=stamp):
+        path.write_text("new")
+        assert source.read().reveal() == "new"
+
+
+def test_a_file_that_rests_is_read_once_and_again_when_it_is_replaced_with_its_old_times(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("old")
+    source, stamp = from_file(path), path.stat()
+    later = mock.patch("agent_engine.batteries.credentials.sources.time.time_ns", lambda: stamp.st_mtime_ns + 10**10)
+    with later, mock.patch.object(Path, "read_text", autospec=True, side_effect=Path.read_text) as reading:
+        assert [source.read().reveal() for _ in range(3)] == ["old"] * 3
+        assert reading.call_count == 1
+        path.write_text("new")
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        assert source.read().reveal() == "new"
 
 
 async def test_a_credential_is_for_the_servers_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hmac
 import os
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent_engine.batteries.credentials.base import CredentialError
 
 MASK = "***"
+SETTLED_NS = 2_000_000_000
+"""A file that has been left alone for so long is kept by its stamp; until then it is read each time."""
 
 
 class Secret:
@@ -85,24 +88,27 @@ class from_file:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._seen: tuple[int, int, int] | None = None
-        self._secret = Secret("")
+        # One pair, replaced as a whole: threads that read at once never join one's stamp to the other's text.
+        self._kept: tuple[tuple[int, ...], Secret] | None = None
 
     def read(self) -> Secret:
         problem = ""
+        kept = self._kept
         try:
             status = self.path.stat()
-            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if seen != self._seen:
-                self._secret = Secret(self.path.read_text(encoding="utf-8").strip())
-                self._seen = seen
+            stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+            if kept is None or kept[0] != stamp:
+                kept = (stamp, Secret(self.path.read_text(encoding="utf-8").strip()))
+                # A file that was just written may be written again without a sign of it: clocks of files are coarse.
+                settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
+                self._kept = kept if settled else None
         except (OSError, UnicodeDecodeError) as error:
             problem = getattr(error, "strerror", None) or "it is not UTF-8"
-        if problem:
+        if problem or kept is None:
             raise CredentialError(f"The credential file {self.path} cannot be read: {problem}")
-        if not self._secret:
+        if not kept[1]:
             raise CredentialError(f"The credential file {self.path} is empty")
-        return self._secret
+        return kept[1]
 
     def __repr__(self) -> str:
         return f"from_file({str(self.path)!r})"
