@@ -130,9 +130,23 @@ async def test_an_entry_that_is_home_already_is_not_stored_twice(tmp_path: Path)
     store = Shaky(tmp_path / "c.db")
     await store.append(ADA, [said("one"), said("two")])
     keeper = Keeper(store, tmp_path / "spill.jsonl")
-    SpillFile(tmp_path / "spill.jsonl").write(f"file:{tmp_path / 'c.db'}", ADA, [said("two")])
+    file = SpillFile(tmp_path / "spill.jsonl")
+    file.write(f"file:{tmp_path / 'c.db'}", ADA, [said("two")])
+    file.mark(file.entries()[0].id, 1)
     await Keeper(store, tmp_path / "spill.jsonl").restore()
     assert texts(await keeper.load(ADA)) == ["one", "two"]
+    assert not file.path.exists()
+
+
+async def test_a_turn_that_reads_like_the_one_before_is_brought_home_too(tmp_path: Path) -> None:
+    store = Shaky(tmp_path / "c.db")
+    keeper = Keeper(store, tmp_path / "spill.jsonl")
+    await keeper.append(ADA, [said("ping"), said("pong")])
+    store.down = True
+    await keeper.append(ADA, [said("ping"), said("pong")])
+    store.down = False
+    assert texts(await keeper.load(ADA)) == ["ping", "pong"] * 2
+    assert texts(await store.load(ADA)) == ["ping", "pong"] * 2
 
 
 async def test_a_message_that_is_no_json_is_spilled_as_well_as_it_can_be(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_engine.memory.store import ConversationKey, ConversationStore, MemoryStore
 
 if TYPE_CHECKING:
-    from agent_engine.models.base import Message
+    from agent_engine.memory.message import Message
 
 T = TypeVar("T")
 
@@ -37,12 +37,14 @@ class PersistFailure:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """One entry of a spill file. ``store`` says which store it belongs in: a file may serve several."""
+    """One entry of a spill file. ``store`` says which store it belongs in: a file may serve several. ``tried`` is how
+    long its conversation was when it was last about to be brought home; None where it never was."""
 
     id: str
     store: str
     key: ConversationKey
     messages: list[Message]
+    tried: int | None = None
 
 
 class SpillFile:
@@ -59,6 +61,14 @@ class SpillFile:
         """Add an entry and bring it to the disk. Raises OSError where that cannot be done."""
         entry = {"id": uuid.uuid4().hex, "at": time.time(), "store": store}
         entry.update(key=list(key), messages=list(messages))
+        self._add(entry)
+
+    def mark(self, entry_id: str, length: int) -> None:
+        """Note that an entry is about to be stored behind ``length`` messages: whoever finds it here afterwards can
+        tell whether it was. Raises OSError where that cannot be done."""
+        self._add({"tried": entry_id, "length": length})
+
+    def _add(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, default=repr).encode() + b"\n"
         with self._alone():
             handle = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
@@ -74,13 +84,14 @@ class SpillFile:
 
     def entries(self) -> list[Spilled]:
         """What is in the file, oldest first; a line that a dying process left half written is passed over."""
-        return [entry for _, entry in self._lines() if entry is not None]
+        tried = dict(mark for line, _ in self._lines() if (mark := _mark(line)) is not None)
+        return [replace(entry, tried=tried.get(entry.id)) for _, entry in self._lines() if entry is not None]
 
     def remove(self, done: Iterable[str]) -> None:
         """Take entries out by their ids. What else is in the file stays, half lines too."""
         gone = set(done)
         with self._alone():
-            kept = [line for line, entry in self._lines() if entry is None or entry.id not in gone]
+            kept = [line for line, entry in self._lines() if _id(line, entry) not in gone]
             if not kept:
                 self.path.unlink(missing_ok=True)
                 return
@@ -172,7 +183,7 @@ class Keeper:
         brought = left = 0
         for file in self._files:
             entries = await self._own(file)
-            done = [entry.id for entry in entries if await self._bring(entry)]
+            done = [entry.id for entry in entries if await self._bring(entry, file)]
             if done:
                 await _in_worker(file.remove, done)
             brought += len(done)
@@ -183,12 +194,18 @@ class Keeper:
         self._troubled = bool(left or held)
         return brought
 
-    async def _bring(self, entry: Spilled) -> bool:
+    async def _bring(self, entry: Spilled, file: SpillFile | None = None) -> bool:
         try:
             there = await self.store.load(entry.key)
-            # A process that died between storing and striking out leaves an entry that is home already.
-            if there[-len(entry.messages) :] != entry.messages:
-                await self.store.append(entry.key, entry.messages)
+            # A process that died between storing and striking out leaves an entry that is home already. That the last
+            # messages read the same is not enough: people say the same thing twice.
+            tried = entry.tried
+            if tried is not None and there[tried : tried + len(entry.messages)] == entry.messages:
+                return True
+            if file is not None and tried != len(there):
+                with contextlib.suppress(OSError):  # twice is better than never
+                    await _in_worker(file.mark, entry.id, len(there))
+            await self.store.append(entry.key, entry.messages)
         except Exception:  # noqa: BLE001 - not yet; it stays where it is
             return False
         return True
@@ -211,6 +228,22 @@ def _entry(line: bytes) -> Spilled | None:
         return Spilled(data["id"], data["store"], ConversationKey(*data["key"]), data["messages"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _mark(line: bytes) -> tuple[str, int] | None:
+    try:
+        data: Any = json.loads(line)
+        return str(data["tried"]), int(data["length"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _id(line: bytes, entry: Spilled | None) -> str | None:
+    """The entry that a line is, or is about."""
+    if entry is not None:
+        return entry.id
+    mark = _mark(line)
+    return mark[0] if mark is not None else None
 
 
 def _default_path(store: ConversationStore) -> Path:
