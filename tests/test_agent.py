@@ -682,3 +682,28 @@ async def test_resuming_inside_a_tool_is_no_way_around_the_hooks_of_its_run() ->
     outer = Agent("outer", model=ScriptedModel([call("approve"), "b"]), tools=[approve], hooks=guard)
     await outer.astart("go")
     assert ran == []
+
+
+async def test_an_agent_whose_setup_fails_answers_nothing_until_it_succeeds() -> None:
+    broken, registry = [True], HookRegistry()
+
+    def ready(seen: Any) -> None:
+        if broken[0]:
+            raise ValueError
+
+    registry.register_function("setup", ready, failure_policy="fail")
+    agent = Agent("desk", model=ScriptedModel(["answer"]), hooks=registry)
+    for _ in range(2):
+        with pytest.raises(HookExecutionError):
+            await agent.astart("go")
+    broken[0] = False
+    assert await agent.astart("go") == "answer"
+
+
+async def test_what_a_caller_does_to_a_result_is_not_done_to_the_conversation() -> None:
+    model = ScriptedModel(["one", "two"])
+    agent = Agent("desk", model=model)
+    result = await agent.arun("mine")
+    result.messages[0]["content"] = "another's"
+    await agent.arun("again")
+    assert [message["content"] for message in model.requests[-1].messages] == ["mine", "one", "again"]

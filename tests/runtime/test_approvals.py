@@ -331,3 +331,25 @@ async def test_a_matcher_at_the_ask_is_tried_against_every_name_of_an_mcp_tool(m
     one.registry.register_function("on_permission_ask", lambda seen: False, matcher=matcher)
     await one.run()
     assert ran == []
+
+
+async def test_a_yes_for_the_session_is_for_the_tool_that_was_asked_about() -> None:
+    asked: list[str] = []
+
+    def approver(ask: Any) -> Any:
+        asked.append(ask.tool_name)
+        ask.tool_name = "other"
+        return "session"
+
+    async def work() -> str:
+        """Work."""
+        return "done"
+
+    async def other() -> str:
+        """Work on something else."""
+        return "done"
+
+    one = made([call("work"), call("other"), call("work"), "answer"], [work, other], approver=approver)
+    one.registry.register_function("before_tool", lambda seen: HookResult.ask("sure?"))
+    await one.run()
+    assert asked == ["work", "other"]

@@ -184,7 +184,11 @@ class AgentParts:
             self._ready = True
             from agent_engine.runtime.setup import fire_setup
 
-            await fire_setup(host, self.name)
+            try:
+                await fire_setup(host, self.name)
+            except BaseException:
+                self._ready = False  # not made ready: the next call tries again
+                raise
         return node, host
 
     def _compiled(self) -> Node:

@@ -79,14 +79,14 @@ async def consult(step: Step, ask: ToolApproval, target: str | tuple[str, ...], 
     ``target`` are the names of the tool that matchers are tried against. A yes for the session is remembered in the
     session.
     """
-    session = step.state.session
-    if session is not None and grant_of(ask) in session.grants:
+    session, grant = step.state.session, grant_of(ask)  # what is asked now, whatever an approver makes of the ask
+    if session is not None and grant in session.grants:
         return Reply("yes", "grant", ask.arguments)
     reply = await _ask_hooks(step, ask, target)
     if reply is None:
         reply = await _ask_person(step, ask, seconds)
     if reply.decision == "session" and session is not None:
-        session.grants.add(grant_of(ask))
+        session.grants.add(grant)
     return reply
 
 

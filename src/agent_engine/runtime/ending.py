@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_engine.hooks.errors import RunBlocked, RunCancelled
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import RunEndContext
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.closing import close_step, dispatch_closing
 from agent_engine.runtime.reporting import error_type_of, notify, report_error
 from agent_engine.runtime.result import RunResult
@@ -128,7 +129,7 @@ class Ending:
             run_id=state.run_id,
             session_id=state.session_id,
             usage=state.usage,
-            messages=list(messages),
+            messages=private_copy(list(messages)),
             visited=tuple(state.visited),
             pending=pending,
         )
