@@ -75,7 +75,8 @@ def test_a_file_that_rests_is_read_once_and_again_when_it_is_replaced_with_its_o
     path = tmp_path / "token"
     path.write_text("old")
     source, stamp = from_file(path), path.stat()
-    later = mock.patch("agent_engine.batteries.credentials.sources.time.time_ns", lambda: stamp.st_mtime_ns + 10**10)
+    clock = "agent_engine.batteries.credentials.sources.time.time_ns"
+    later = mock.patch(clock, return_value=stamp.st_mtime_ns + 10**10)
     with later, mock.patch.object(Path, "read_text", autospec=True, side_effect=Path.read_text) as reading:
         assert [source.read().reveal() for _ in range(3)] == ["old"] * 3
         assert reading.call_count == 1

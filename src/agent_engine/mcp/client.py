@@ -30,6 +30,8 @@ logger = logging.getLogger("agent_engine.mcp")
 
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 """How long an optional server that could not be listed is left alone, the last one from then on."""
+MAX_WARNINGS = 1000
+"""Sentences that are kept; what comes after them is only logged."""
 
 
 class McpClients:
@@ -75,6 +77,7 @@ class McpClients:
             )
         self._names = Names(taken_names)
         self._absent: dict[str, asyncio.Task[None]] = {}
+        self._unlisted: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -100,8 +103,8 @@ class McpClients:
         return tuple(remote.server for remote in self._remotes.values())
 
     def absent(self, server_id: str) -> bool:
-        """Whether an optional server has not answered yet."""
-        return server_id in self._absent
+        """Whether an optional server could not be listed, when it was last asked."""
+        return server_id in self._absent or server_id in self._unlisted
 
     def caller(self, context: RunContext | None = None) -> Caller:
         """A caller outside of any run: with an identity, or with none."""
@@ -164,6 +167,7 @@ class McpClients:
         except McpError as failure:
             problem = build_problem(remote.server, failure)
         else:
+            self._unlisted.discard(server_id)
             self._name([(remote, listing)])
             return self._made(remote, listing)
         if known is not None and known.tools:
@@ -173,6 +177,7 @@ class McpClients:
             return self._made(remote, known)
         if remote.server.required:
             raise problem
+        self._unlisted.add(server_id)
         self._warn(str(problem))
         return []
 
@@ -191,9 +196,12 @@ class McpClients:
         return list(listing.made)
 
     def _warn(self, text: str) -> None:
-        if text not in self.warnings:
+        if text in self.warnings:
+            return
+        logger.warning("%s", text)
+        # Some of them carry a server's own words, which may be others each time.
+        if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
-            logger.warning("%s", text)
 
     def _leave_out(self, remote: Remote, problem: McpServerError) -> None:
         self._warn(f"{problem} Its tools are absent until it answers.")

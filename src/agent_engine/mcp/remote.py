@@ -224,7 +224,8 @@ def build_problem(server: McpServer, failure: McpError) -> McpServerError:
     text = str(failure)
     if getattr(failure, "kind", "") in ("unreachable", "lost", "timed_out") or isinstance(failure, McpServerError):
         where = "url" if server.url is not None else "command"
-        text = f"{text.rstrip('.')}: start it, correct its {where}, or declare it with `required: false`."
+        advice = f"start it, correct its {where}, or declare it with `required: false`"
+        text = f"{text.rstrip('.')}: {advice if server.required else f'start it, or correct its {where}'}."
     elif getattr(failure, "kind", "") == "unauthorized" and server.discover == "build":
         text += " A server that can only be listed for a caller is declared with `discover: first_use`."
     return McpServerError(server.id, text)
