@@ -1,4 +1,4 @@
-"""The folders are a list from top to bottom, and an import points down it."""
+"""The layout is the architecture: an import points down the list of folders, never up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "agent_engine"
-ORDER = (
+import agent_engine
+
+PACKAGE = Path(agent_engine.__file__).parent
+ORDER = [
     "cli",
     "server",
     "testing",
@@ -22,33 +24,50 @@ ORDER = (
     "memory",
     "records",
     "hooks",
-)
+]
+KERNEL_ALONE = "hooks"
 
 
-def imports(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import that can run; what only a type checker reads is left out."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        yield node.lineno, node.module
-    elif isinstance(node, ast.Import):
-        yield from ((node.lineno, alias.name) for alias in node.names)
-    for child in ast.iter_child_nodes(node):
-        yield from imports(child)
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "agent_engine" and len(parts) > 1 and parts[1] in ORDER:
+                yield node.lineno, parts[1]
+
+
+def _folder(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def test_every_folder_has_its_place() -> None:
-    found = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert found - {"__init__"} == set(ORDER)
+    found = {_folder(path) for path in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    assert found == set(ORDER)
 
 
-def test_no_import_points_up() -> None:
-    wrong = []
-    for file in sorted(SOURCE.rglob("*.py")):
-        own = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-        for line, module in imports(ast.parse(file.read_bytes())):
-            package, _, rest = module.partition(".")
-            other = rest.partition(".")[0]
-            if package == "agent_engine" and other in ORDER and own in ORDER and ORDER.index(other) < ORDER.index(own):
-                wrong.append(f"{file.relative_to(SOURCE)}:{line} imports {module}")
-    assert wrong == []
+def test_no_import_points_upwards() -> None:
+    upward = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {target}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if _folder(path) in ORDER
+        for line, target in _imports(path)
+        if ORDER.index(target) < ORDER.index(_folder(path))
+    ]
+    assert upward == []
+
+
+def test_the_kernel_imports_nothing_of_the_package() -> None:
+    foreign = [
+        f"{path.name}:{line} imports {target}"
+        for path in sorted((PACKAGE / KERNEL_ALONE).rglob("*.py"))
+        for line, target in _imports(path)
+        if target != KERNEL_ALONE
+    ]
+    assert foreign == []

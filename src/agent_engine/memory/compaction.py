@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_engine.models.base import Message
+    from agent_engine.memory.message import Message
 
 _PER_MESSAGE = 4
 _PER_FILE = 1000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent_engine.memory.store import ConversationKey, StoreError, stamped
 
 if TYPE_CHECKING:
-    from agent_engine.models.base import Message
+    from agent_engine.memory.message import Message
 
 T = TypeVar("T")
 

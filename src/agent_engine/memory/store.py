@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from agent_engine.models.base import Message
+    from agent_engine.memory.message import Message
 
 WAITING_SECONDS = 24 * 3600.0
 """How long a stopped run waits for its answer; after that the answer is no."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-Message: TypeAlias = dict[str, Any]
-"""One message in the chat shape: ``role`` (system, user, assistant, tool), ``content`` (text, a list of parts, or
-None), and where they apply ``tool_calls``, ``tool_call_id``, ``name`` and ``native`` (the provider's own parts, carried
-along untouched). :mod:`agent_engine.models.messages` builds them."""
+from agent_engine.memory.message import Message as Message
 
 
 @dataclass(slots=True)
