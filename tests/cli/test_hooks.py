@@ -196,6 +196,12 @@ def test_run_fires_one_hook_alone_whatever_its_matcher(place: Path, agentctl: Ag
         ),
         (["test", "before_tool", "--import", "my_cli_hooks", "--set", "x"], 2, "is not FIELD=VALUE"),
         (["test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_name.x=1"], 2, "tool_name is no object"),
+        (
+            ["test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_name=5"],
+            2,
+            "tool_name at before_tool is text",
+        ),
+        (["test", "before_tool", "--import", "my_cli_hooks", "--payload", "deep.json"], 1, "deep.json is not JSON"),
         (["run", "nobody", "--import", "my_cli_hooks"], 2, "There is no enabled hook 'nobody' (there are:"),
     ],
 )
@@ -203,6 +209,7 @@ def test_what_is_wrong_is_one_sentence_and_a_code(
     place: Path, agentctl: Agentctl, arguments: list[str], code: int, says: str
 ) -> None:
     (place / "my_broken.py").write_text("1 / 0")
+    (place / "deep.json").write_text("[" * 100_000)
     (place / "list.json").write_text("[]")
     (place / "other.json").write_text('{"event_name": "after_tool"}')
 

@@ -334,3 +334,25 @@ def test_a_hook_that_replaced_a_temporary_one_stays(registry: HookRegistry) -> N
         registry.register(gate)
 
     assert [hook is gate for hook in registry.get_hooks(HookEvent.BEFORE_TOOL)] == [True]
+
+
+def test_a_hook_that_two_registries_share_is_switched_in_one_of_them(registry: HookRegistry) -> None:
+    hook = FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow)
+    other, platform = HookRegistry(), HookRegistry(platform=True)
+    for one in (registry, other, platform):
+        one.register(hook)
+
+    registry.disable_hook("gate")
+    hook.enabled = False
+
+    assert not registry.has_hooks(HookEvent.BEFORE_TOOL)
+    assert platform.has_hooks(HookEvent.BEFORE_TOOL)
+    hook.enabled = True
+    assert other.has_hooks(HookEvent.BEFORE_TOOL)
+
+
+def test_a_temporary_hook_that_was_switched_off_leaves_too(registry: HookRegistry) -> None:
+    with registry.temporarily(HookEvent.BEFORE_TOOL, _allow) as hook_id:
+        registry.disable_hook(hook_id)
+
+    assert len(registry) == 0

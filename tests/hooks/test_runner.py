@@ -445,3 +445,12 @@ def test_a_predicate_whose_answer_is_neither_true_nor_false_has_failed() -> None
 def test_a_default_limit_is_a_number_of_seconds(limit: Any) -> None:
     with pytest.raises(ValueError, match="number of seconds above 0"):
         HookRunner(HookRegistry(), default_timeout=limit)
+
+
+@pytest.mark.parametrize("name", [5, ["x"], b"x"])
+def test_what_matchers_are_tried_against_is_text(name: Any) -> None:
+    registry = HookRegistry()
+    registry.register_function(E.BEFORE_TOOL, lambda payload: None, matcher="x")
+
+    with pytest.raises(TypeError, match="tool_name at before_tool is text"):
+        fire_hook(E.BEFORE_TOOL, {"tool_name": name}, registry=registry)

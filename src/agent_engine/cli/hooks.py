@@ -216,8 +216,8 @@ def _read(event: HookEvent, file: str) -> dict[str, Any]:
         _stop(f"{file} cannot be read: {error.strerror}.", PROBLEM)
     try:
         data = json.loads(text)
-    except ValueError as error:
-        _stop(f"{file} is not JSON: {error}", PROBLEM)
+    except (ValueError, RecursionError) as error:
+        _stop(f"{file} is not JSON that can be used: {error}", PROBLEM)
     if not isinstance(data, dict):
         _stop(f"{file} holds no JSON object; a payload is an object of its fields.", PROBLEM)
     if data.get("event_name", event.value) not in ("", event.value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import sys
@@ -53,6 +54,13 @@ def limit_of(seconds: object) -> float:
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise ValueError(f"The limit of hooks is a number of seconds above 0, not {seconds!r}")
     return float(seconds)
+
+
+def _switched(hook: HookDefinition, enabled: bool) -> HookDefinition:
+    """A copy, for the same hook may be registered elsewhere, and is not switched there."""
+    new = copy.copy(hook)
+    new.enabled = enabled
+    return new
 
 
 def order(hook: HookDefinition) -> tuple[int, int]:
@@ -111,6 +119,8 @@ class HookRegistry:
             if self._events.get(hook.id, event) is not event:
                 self._drop(hook.id)
             # One assignment: a reader sees the hook that is replaced or the one that replaces it, never neither.
+            if self._platform:
+                hook = copy.copy(hook)  # whoever holds the one that was given cannot change it any more
             others = (old for old in self._hooks.get(event, _NONE) if old.id != hook.id)
             self._hooks[event] = tuple(sorted((*others, hook), key=order))
             self._events[hook.id] = event
@@ -253,7 +263,10 @@ class HookRegistry:
             yield hook.id
         finally:
             with self._lock:
-                if self._find(hook.id) is hook:  # else somebody has put another one in its place meanwhile
+                there = self._find(hook.id)
+                if (
+                    there is not None and there.seq == hook.seq
+                ):  # else somebody has put another one in its place meanwhile
                     self.unregister(hook.id)
                     if before is not None and before is not hook:
                         self.register(before)
@@ -370,9 +383,9 @@ class HookRegistry:
             event = self._events.get(hook_id)
             if event is None or self._platform:
                 return False
-            for hook in self._hooks[event]:
-                if hook.id == hook_id:
-                    hook.enabled = enabled
+            self._hooks[event] = tuple(
+                _switched(hook, enabled) if hook.id == hook_id else hook for hook in self._hooks[event]
+            )
             self._changed()
             return True
 

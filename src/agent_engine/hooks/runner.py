@@ -126,8 +126,16 @@ def build_payload(event: HookEvent, data: Any = None) -> Any:
     """The payload of ``event``: as given, or made of a dict of its fields. Keys that are no fields go to ``extra``.
 
     Raises:
-        TypeError: ``data`` is something else; the message names the payload type.
+        TypeError: ``data`` is something else, or what matchers are tried against is no text; the message says which.
     """
+    payload, attribute = _built(event, data), CATALOGUE[event].target
+    target = None if attribute is None else getattr(payload, attribute, None)
+    if target is not None and not isinstance(target, str):
+        raise TypeError(f"{attribute} at {event} is text, not {_kind(target)}")
+    return payload
+
+
+def _built(event: HookEvent, data: Any) -> Any:
     kind = payload_type(event)
     if isinstance(data, kind):
         return data
