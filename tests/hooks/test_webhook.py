@@ -358,12 +358,13 @@ def trust(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Path], Non
     webhook._tls.cache_clear()
 
 
+@pytest.mark.parametrize("scheme", ["https", "HTTPS", "Https"])
 async def test_a_certificate_that_nobody_vouches_for_is_a_failure(
-    certificate: Callable[[str], Path], trust: Any
+    certificate: Callable[[str], Path], trust: Any, scheme: str
 ) -> None:
     async with running(reply(204), server_side(certificate("127.0.0.1"))) as server:
         with pytest.raises(HookFailure, match="could not be asked: TLS error"):
-            await post_webhook(hook(server.url()), PAYLOAD, limit=20)
+            await post_webhook(hook(server.url().replace("https", scheme, 1)), PAYLOAD, limit=20)
 
     assert server.requests == []
 

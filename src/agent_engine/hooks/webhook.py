@@ -132,7 +132,7 @@ async def _exchange(hook: WebhookHook, headers: dict[str, str], body: bytes) -> 
     import httpx2
 
     # A transport has no cookies, no redirects, no environment and no log line with the URL, which a client would have.
-    verify = _tls() if hook.url.startswith("https:") else False
+    verify = False if urlsplit(hook.url).scheme == "http" else _tls()
     transport = httpx2.AsyncHTTPTransport(
         verify=verify, trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0)
     )
