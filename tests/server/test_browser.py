@@ -125,6 +125,7 @@ def test_a_waiting_call_is_approved_on_the_page_and_the_run_goes_on(page: Page, 
         server.call(gate.set)
         expect(page.locator(".badge.s-completed")).to_be_visible()
         expect(page.locator("#answer")).to_have_text("Sent it.")
+        expect(page.locator(".outcome", has_text="said loopback")).to_have_text("yes to c1, said loopback")
         expect(page.locator(".card.ask")).to_have_count(0)
         page.goto(f"{server.url}/ui/approvals")
         expect(page.get_by_text("Nothing waits for an approval.")).to_be_visible()

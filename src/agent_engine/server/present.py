@@ -326,6 +326,9 @@ def _captured(step: Step, changes: Mapping[int, Mapping[str, Any]]) -> tuple[Any
 
 
 def _happened(step: Step, run_waits: bool) -> str:
+    if step.kind == "engine" and isinstance(step.opened.get("decisions"), dict):
+        answers = ", ".join(f"{answer} to {call}" for call, answer in step.opened["decisions"].items())
+        return f"{answers}, said {step.opened.get('by') or 'somebody'}"
     by = f" by {step.refused_by}" if step.refused_by else ""
     reason = f": {step.reason}" if step.reason else ""
     changed = [record.hook_name for record in step.records if record.decision == "modify" and not record.shadow]
