@@ -129,7 +129,7 @@ class Ending:
             run_id=state.run_id,
             session_id=state.session_id,
             usage=state.usage,
-            messages=private_copy(list(messages)),
+            messages=[private_copy(message) for message in messages],
             visited=tuple(state.visited),
             pending=pending,
         )
