@@ -30,7 +30,7 @@ from agent_engine.records.sink import OpenRun, Recovery
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
-_SIZES = (512, 128, 32, 8, 1)
+_SIZES = (128, 32, 8, 2, 1)
 _DOCUMENT = 128
 """Rows in one JSON document."""
 _POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library leaves it untyped
