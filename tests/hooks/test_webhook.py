@@ -526,7 +526,9 @@ async def test_a_broken_endpoint_refuses_and_is_known_to_be_broken(sequential: b
     ):
         async with running(answer) as server:
             registry = HookRegistry()
-            registry.register_webhook("before_tool", server.url(), timeout=0.3 if answer is None else 20, sequential=sequential)
+            registry.register_webhook(
+                "before_tool", server.url(), timeout=0.3 if answer is None else 20, sequential=sequential
+            )
             verdict = await arun_hook(registry, "before_tool", tool_input={"q": "old"})
         assert (verdict.decision, verdict.broke) == (decision, broke), answer
         assert verdict.public_reason == ("policy" if decision == "deny" and not broke else None)
