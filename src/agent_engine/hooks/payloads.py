@@ -11,9 +11,9 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 
@@ -25,6 +25,7 @@ _LAZY: Any = object()
 """Stands in a constructor for a value that is worked out when it is first read."""
 
 _set = object.__setattr__
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def private_copy(value: _T) -> _T:
@@ -33,8 +34,10 @@ def private_copy(value: _T) -> _T:
     A container that refers to itself does so in the copy, too.
     """
     kind = type(value)
-    if kind is str or value is None or kind is int or kind is bool or kind is float:
+    if kind in _ATOMS:
         return value
+    if kind is dict and _ATOMS.issuperset(map(type, value.values())):  # type: ignore[attr-defined]  # a dict here
+        return value.copy()  # type: ignore[attr-defined,no-any-return]
     if isinstance(value, (dict, list, tuple, set)):
         copied: _T = _copy(value, {}, MAX_COPY_DEPTH)
         return copied
@@ -51,12 +54,12 @@ def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
         new: Any = {} if type(value) is dict else _empty_like(value)
         seen[id(value)] = new
         for key, item in value.items():
-            new[key] = item if type(item) is str else _copy(item, seen, depth - 1)
+            new[key] = item if type(item) in _ATOMS else _copy(item, seen, depth - 1)
         return new
     if isinstance(value, list):
         new = []
         seen[id(value)] = new
-        new.extend([item if type(item) is str else _copy(item, seen, depth - 1) for item in value])
+        new.extend([item if type(item) in _ATOMS else _copy(item, seen, depth - 1) for item in value])
         return new
     if isinstance(value, set):
         return set(value)
@@ -140,9 +143,48 @@ class _Lent:
 
 
 def _record(cls: type[_T]) -> type[_T]:
-    """A dataclass with slots and keyword fields. Frozen at run time; which fields may be assigned is the catalogue's
-    to say."""
-    return dataclass(frozen=True, slots=True, kw_only=True, eq=True)(cls)
+    """A dataclass with slots and keyword fields. Which fields may be assigned is the catalogue's to say.
+
+    Its constructor is written when the first of its kind is built: most programs use few of the sixty.
+    """
+    made: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(cls)
+    made.__init__ = _first
+    return cast("type[_T]", made)
+
+
+def _first(self: HookInput, **values: Any) -> None:
+    """Stands in for the constructor of a payload type until it is first called."""
+    kind: Any = type(self)
+    kind.__init__ = _constructor(kind)
+    kind.__init__(self, **values)
+
+
+def _constructor(kind: type[HookInput]) -> Callable[..., None]:
+    """``__init__`` of a payload type, straight into its slots; a lazy field that is not given leaves its slot empty."""
+    names: dict[str, Any] = {"_LAZY": _LAZY}
+    parameters, lines = [], []
+    for one in fields(kind):
+        name, default = one.name, one.default
+        names[f"set_{name}"] = _slot(kind, name).__set__
+        made_anew = default is MISSING
+        names[f"of_{name}"] = (
+            one.default_factory if made_anew else _event_name(kind) if name == "event_name" else default
+        )
+        parameters.append(f"{name}=_LAZY" if made_anew or name in _WORKED_OUT else f"{name}=of_{name}")
+        if made_anew:
+            lines.append(f"set_{name}(self, of_{name}() if {name} is _LAZY else {name})")
+        elif name in _WORKED_OUT:
+            lines.append(f"if {name} is not _LAZY: set_{name}(self, {name})")
+        elif name == "event_name":
+            lines.append(f"set_{name}(self, {name} or of_{name})")
+        else:
+            lines.append(f"set_{name}(self, {name})")
+    exec(f"def __init__(self, *, {', '.join(parameters)}):\n    " + "\n    ".join(lines), names)  # noqa: S102 - names of fields
+    return cast("Callable[..., None]", names["__init__"])
+
+
+def _event_name(kind: type[HookInput]) -> str:
+    return "" if kind.event is None else kind.event.value
 
 
 @_record
@@ -167,14 +209,18 @@ class HookInput(_Lending):
     _slots: ClassVar[dict[str, Any]] = {}
     _kinds: ClassVar[dict[str, tuple[type, str]]] = {}
 
-    def __post_init__(self) -> None:
-        if not self.event_name and self.event is not None:
-            _set(self, "event_name", self.event.value)
-        # An empty slot: reading it comes to __getattr__, so that a payload nobody asks for the time costs no clock.
-        if self.cwd is _LAZY:
-            object.__delattr__(self, "cwd")
-        if self.timestamp is _LAZY:
-            object.__delattr__(self, "timestamp")
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._names())
+
+    __hash__ = None  # type: ignore[assignment]  # its fields change
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._names())})"
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name!r} of {type(self).__name__} cannot be deleted")
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_turn", "_lent", "_from"):
@@ -251,6 +297,9 @@ def _guard(self: HookInput, name: str, value: object) -> None:
     _set(self, name, value)
 
 
+HookInput.__setattr__ = _guard  # type: ignore[method-assign, assignment]  # inherited by every payload type
+
+
 _KINDS: tuple[tuple[str, type, str], ...] = (
     ("str", str, "text"),
     ("list[", list, "a list"),
@@ -284,7 +333,6 @@ def _payload(event: HookEvent) -> Callable[[type[_P]], type[_P]]:
 
     def make(cls: type[_P]) -> type[_P]:
         made: Any = _record(cls)
-        made.__setattr__ = _guard
         made.event = event
         made._changes = CATALOGUE[event].changes
         made._kinds = kinds_of(made, made._changes)
