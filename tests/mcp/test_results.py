@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from typing import Any
 
 import pytest
@@ -65,17 +66,40 @@ async def test_an_error_of_the_protocol_says_what_the_server_said(protocol: str,
     ],
     ids=["another call's", "nobody's", "a notification", "a list", "no json", "nothing"],
 )
+@pytest.mark.parametrize("status", [200, 201])
 async def test_an_answer_to_something_else_is_the_error_of_this_call_alone(
-    body: bytes, protocol: str, server: FakeMcpServer
+    status: int, body: bytes, protocol: str, server: FakeMcpServer
 ) -> None:
     async with connected(declared(server, protocol)) as kit:
         server.arrived.clear()
         other = asyncio.create_task(kit.call("sleep", seconds=0.2))
         await asyncio.to_thread(server.arrived.wait, 10)
-        server.bare["tools/call"] = (200, b"application/json", body)
+        server.bare["tools/call"] = (status, b"application/json", body)
         with raises_text(McpToolError, "'crm'", "tools/call", "not its answer"):
             await kit.call("echo", text="hi")
         assert await other == "slept"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (b"application/json", b'{"jsonrpc": "2.0", "id": null, "error": {"code": "pl4nted"}}'),
+        (b"text/event-stream", b'data: {"jsonrpc": "2.0", "result": "pl4nted"}\n\n'),
+        (b"text/event-stream", b"data: pl4nted\n\n"),
+    ],
+    ids=["json", "event", "no json"],
+)
+async def test_what_cannot_be_read_is_quoted_nowhere(
+    kind: bytes, body: bytes, protocol: str, server: FakeMcpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with connected(declared(server, protocol)) as kit:
+        server.bare["tools/call"] = (200, kind, body)
+        with raises_text(McpToolError, "'crm'", "not MCP") as caught:
+            await kit.call("echo", text="hi")
+        server.bare.clear()
+        assert await kit.call("echo", text="hi") == "hi"
+    assert "pl4nted" not in str(caught.value) + caplog.text
 
 
 async def test_large_results_arrive_and_larger_ones_are_one_error(protocol: str, registry: HookRegistry) -> None:

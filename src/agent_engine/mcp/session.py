@@ -22,6 +22,7 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     UNSUPPORTED_PROTOCOL_VERSION,
     Implementation,
     ToolListChangedNotification,
@@ -54,6 +55,8 @@ WATCH_SECONDS = 5.0
 
 _MADE_UP_CODES = frozenset((CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, UNANSWERED))
 """Codes that the SDK makes up for an answer that was none; what the door noted about it says more."""
+_UNREADABLE = ("Failed to parse JSON response", "Failed to parse SSE message")
+"""How the SDK begins what it says of an answer that it could not read; the rest quotes the answer."""
 
 
 class McpSession:
@@ -252,9 +255,10 @@ class McpSession:
                     f"The connection to MCP server '{server.id}' at {server.where} ended before it answered.",
                     "lost",
                 )
-            text = f"MCP server '{server.id}' answered {what} with an error: {problem.message[:2000]}"
-            return McpToolError(server.id, text, "protocol", code=problem.code)
-        if isinstance(problem, ValidationError | RuntimeError | SessionGone):
+            if problem.code != PARSE_ERROR or not problem.message.startswith(_UNREADABLE):
+                text = f"MCP server '{server.id}' answered {what} with an error: {problem.message[:2000]}"
+                return McpToolError(server.id, text, "protocol", code=problem.code)
+        if isinstance(problem, MCPError | ValidationError | RuntimeError | SessionGone):
             text = f"MCP server '{server.id}' answered {what} with something that is not MCP."
             return McpToolError(server.id, text, "protocol")
         return problem
