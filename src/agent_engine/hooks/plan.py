@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,7 +15,7 @@ from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
 from agent_engine.hooks.payloads import payload_type, set_turn
-from agent_engine.hooks.quick import Patience, Timed, call_all, relay, together, walk
+from agent_engine.hooks.quick import Patience, call_all, call_all_timed, relay, together, walk
 from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.site import Site
 from agent_engine.hooks.told import Telling
@@ -88,9 +89,11 @@ class Plan:
     """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
 
     __slots__ = (
+        "_folding",
         "_foldings",
+        "_names",
+        "_own",
         "_patience",
-        "_quick",
         "_way",
         "calls",
         "entries",
@@ -110,10 +113,12 @@ class Plan:
         self.reader: Reader = reader_of(self.spec)
         self.calls = tuple(entry.call for entry in self.entries)
         self._way = _way(self.spec, self.groups)
+        self._names = tuple((entry.hook.id, entry.name) for entry in entries)
         self._patience = Patience()
         own_type = payload_type(event)
-        self._foldings = {own_type: Folding(self.spec, own_type)}
-        self._quick = dict(self._foldings) if self._way else {}
+        self._folding = Folding(self.spec, own_type)
+        self._foldings = {own_type: self._folding}
+        self._own = own_type if self._way else None
 
     def folding(self, payload: Any) -> Folding:
         """What may be changed in a payload of this one's type."""
@@ -129,11 +134,9 @@ class Plan:
         Raises:
             HookExecutionError: a hook under ``fail`` broke (at a strict site: the hook's own exception).
         """
-        folding = self._quick.get(type(payload))
-        if site.sink is not None and folding is not None and self._way in TIMED:
-            return await self._telling(payload, site, folding)
-        if site.sink is not None or folding is None:
-            return await Dispatch(self, payload, site).run()
+        if type(payload) is not self._own or site.sink is not None:
+            return await self._general(payload, site)
+        folding = self._folding
         before = folding.keep(payload)
         pending = iter(self.calls)
         set_turn(payload, pending)
@@ -159,7 +162,11 @@ class Plan:
         after = folding.read(payload)
         return let_through(payload, after is not before and not same(after, before))
 
-    async def _telling(self, payload: Any, site: Site, folding: Folding) -> Verdict:
+    async def _general(self, payload: Any, site: Site) -> Verdict:
+        """The way that serves every plan, or the quick one that tells the site of each hook."""
+        if type(payload) is not self._own or self._way not in TIMED:
+            return await Dispatch(self, payload, site).run()
+        folding = self._folding
         pending = Telling(self, payload, site, folding)
         before = pending.known
         set_turn(payload, pending)
@@ -176,36 +183,34 @@ class Plan:
 
     async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
-        folding = self._quick.get(type(payload)) if site.sink is None and self._way in TIMED else None
-        if folding is None:
+        if type(payload) is not self._own or site.sink is not None or self._way not in TIMED:
             one = Dispatch(self, payload, site, rows=[])
             verdict = await one.run()
             return verdict, one.rows or []
+        folding = self._folding
         before = folding.keep(payload)
-        pending = Timed(self.calls)
+        pending = iter(self.calls)
+        times = [time.perf_counter()]
         set_turn(payload, pending)
         try:
             if self._way is INLINE:
-                outcome = call_all(pending, payload)
+                outcome = call_all_timed(pending, payload, times)
             else:
-                outcome = await walk(pending, payload, self.limits)
+                outcome = await walk(pending, payload, self.limits, times)
         finally:
             set_turn(payload, None)
-        plain = len(self.entries) if outcome is None else len(self.entries) - 1 - outcome[0]
-        rows = self._plain_rows(pending.times[: plain + 1])
+        rows = self._plain_rows(times)
         if outcome is not None:
             one = Dispatch(self, payload, site, rows)
-            return await one.go_on(folding.named(before), *outcome, begun=pending.times[plain]), rows
+            return await one.go_on(folding.named(before), *outcome, begun=times[-1]), rows
         return let_through(payload, not same(folding.read(payload), before)), rows
 
     def _plain_rows(self, times: Sequence[float]) -> list[HookExecutionResult]:
         """Rows of the hooks that simply said "go on"; ``times`` is when each began, and when the last one had ended."""
-        event = str(self.event)
+        event = self.event.value
         return [
-            HookExecutionResult(
-                entry.hook.id, entry.name, event, True, HookResult(), "", "", None, (end - start) * 1000
-            )
-            for entry, start, end in zip(self.entries, times, times[1:], strict=False)
+            HookExecutionResult(hook_id, name, event, True, HookResult(), "", "", None, (end - start) * 1000)
+            for (hook_id, name), start, end in zip(self._names, times, times[1:], strict=False)
         ]
 
 

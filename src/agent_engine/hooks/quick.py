@@ -50,10 +50,30 @@ def call_all(pending: Any, payload: Any) -> Outcome | None:
     return None
 
 
-async def walk(pending: Any, payload: Any, limits: Sequence[float]) -> Outcome | None:
-    """Await one hook after the other, in this task; None where all said "go on"."""
+def call_all_timed(pending: Any, payload: Any, times: list[float]) -> Outcome | None:
+    """The same; ``times`` is given when each ended (``time.perf_counter``)."""
+    clock = time.perf_counter
+    try:
+        for call in pending:
+            value = call(payload)
+            if value is not None and value is not True and value is not payload:
+                return pending.__length_hint__(), value, None
+            times.append(clock())
+    except BaseException as error:
+        if pressed(error):
+            raise
+        return pending.__length_hint__(), None, error
+    return None
+
+
+async def walk(pending: Any, payload: Any, limits: Sequence[float], times: list[float] | None = None) -> Outcome | None:
+    """Await one hook after the other, in this task; None where all said "go on".
+
+    ``times`` is given when each ended (``time.perf_counter``).
+    """
     said: list[Any] = []
-    steps: Any = _walk(pending, payload, said).__await__()
+    walking = _walk(pending, payload, said) if times is None else _walk_timed(pending, payload, said, times)
+    steps: Any = walking.__await__()
     try:
         awaited = next(steps, _DONE)
     except BaseException as error:
@@ -77,24 +97,14 @@ async def _walk(pending: Any, payload: Any, said: list[Any]) -> None:
             return
 
 
-class Timed:
-    """An iterator over hooks that notes when each of them began."""
-
-    __slots__ = ("_pending", "times")
-
-    def __init__(self, calls: Sequence[Any]) -> None:
-        self._pending: Any = iter(calls)
-        self.times: list[float] = []
-
-    def __iter__(self) -> Any:
-        times, clock = self.times, time.perf_counter
-        for call in self._pending:
-            times.append(clock())
-            yield call
+async def _walk_timed(pending: Any, payload: Any, said: list[Any], times: list[float]) -> None:
+    clock = time.perf_counter
+    for call in pending:
+        value = await call(payload)
+        if value is not None and value is not True and value is not payload:
+            said.append(value)
+            return
         times.append(clock())
-
-    def __length_hint__(self) -> int:
-        return int(self._pending.__length_hint__())
 
 
 class Position:
