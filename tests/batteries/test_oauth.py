@@ -148,6 +148,7 @@ async def test_what_the_server_refuses_is_one_sentence_without_a_token(
         ((500, "text/plain", "planted"), "HTTP 500"),
         ((302, "text/plain", ""), "HTTP 302"),
         ((200, "application/json", " " * 300_000), "more than a token"),
+        ((200, "application/json", "[" * 200_000), "without a token"),
     ],
 )
 async def test_an_answer_that_is_no_token_is_an_error(
@@ -160,6 +161,16 @@ async def test_an_answer_that_is_no_token_is_an_error(
     assert "planted" not in str(caught.value)
     login.answer = None
     assert await exchange(login).token(login.inbound("ann"))
+
+
+@pytest.mark.parametrize("life", ["1e400", "9" * 400, "1e12"])
+async def test_a_token_that_is_said_to_be_good_for_ever_is_renewed_after_a_day(login: AuthServer, life: str) -> None:
+    login.answer = (200, "application/json", f'{{"access_token": "t", "expires_in": {life}}}')
+    credential = exchange(login, check=None)
+    before = time.monotonic()
+    assert (await credential.token("subject")).reveal() == "t"
+    (kept,) = credential._cache._kept.values()
+    assert before < kept.renew_at <= time.monotonic() + 86_400
 
 
 async def test_an_endpoint_that_is_down_is_an_error(login: AuthServer) -> None:

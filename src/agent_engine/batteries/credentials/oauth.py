@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a kind of token
 MAX_ANSWER = 256 << 10
+LONGEST = 86_400
+"""Seconds after which a token is renewed, however long it is said to be good for."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 _METHODS = ("client_secret_basic", "client_secret_post", "none")
@@ -80,7 +82,8 @@ class _Endpoint(Credential):
         if not isinstance(kind, str) or kind.lower() not in ("bearer", "n_a"):
             raise CredentialError(f"The token endpoint at {self._where} answered {what} without a bearer token")
         life = answer.get("expires_in")
-        seconds = float(life) if isinstance(life, int | float) and not isinstance(life, bool) else None
+        # JSON has numbers that no clock has.
+        seconds = float(min(life, LONGEST)) if isinstance(life, int | float) and not isinstance(life, bool) else None
         if self.check is not None:
             claims = await self.check.claims(text, audience=audience)
             left = self.check.seconds_left(claims)
@@ -145,7 +148,7 @@ class ClientCredentials(_Endpoint):
             refusal = CredentialError(
                 f"The token endpoint at {self._where} cannot be reached ({type(problem).__name__})"
             )
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             refusal = CredentialError(
                 f"The token endpoint at {self._where} answered {what} with something that is no token"
             )
@@ -267,6 +270,6 @@ class TokenExchange(_Endpoint):
             return response.status_code, answer if isinstance(answer, dict) else {}
         except (httpx2.HTTPError, OSError) as problem:
             problem_type = type(problem).__name__
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status_code, {}
         raise self._unreachable(problem_type)
