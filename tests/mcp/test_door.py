@@ -112,6 +112,7 @@ async def test_headers_of_hooks_are_applied_last_and_those_of_the_protocol_canno
             "Transfer-Encoding",
             "Mcp-Session-Id",
             "MCP-Protocol-Version",
+            "Mcp-Name",
             "Connection",
         ):
             wanted = {name: "other.example"}
@@ -124,6 +125,31 @@ async def test_headers_of_hooks_are_applied_last_and_those_of_the_protocol_canno
                 await kit.call("echo", text="hi")
             assert str(value).strip() not in str(caught.value)
         assert len(server.log) == before
+
+
+async def test_two_hooks_that_disagree_on_a_header_send_neither_in_whatever_case_they_write_it(
+    server: FakeMcpServer, registry: HookRegistry
+) -> None:
+    second = "Bearer of-bob"
+
+    async def one(event: HookInvocation) -> McpRequestContext:
+        return event.payload_as(McpRequestContext).with_headers({"Authorization": "Bearer of-ann"})
+
+    async def other(event: HookInvocation) -> McpRequestContext:
+        request = event.payload_as(McpRequestContext)
+        request.headers["authorization"] = second
+        return request
+
+    async with connected(declared(server), registry=registry) as kit:
+        on_request(registry, one)
+        on_request(registry, other)
+        before = len(server.log)
+        with raises_text(McpToolError, "'authorization'", "two different texts") as caught:
+            await kit.call("echo", text="hi")
+        assert "Bearer" not in str(caught.value)
+        assert len(server.log) == before
+        second = "Bearer of-ann"
+        assert await kit.call("whoami") == "nobody|Bearer of-ann|"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -293,7 +293,7 @@ class Gate:
 _FRAMING = frozenset(
     ("connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 )
-_SESSION = frozenset(("last-event-id", "mcp-protocol-version", "mcp-session-id"))
+_SESSION = frozenset(("last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id"))
 
 
 def sendable(server_id: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -303,6 +303,7 @@ def sendable(server_id: str, headers: Mapping[str, str]) -> dict[str, str]:
         McpToolError: a header that cannot or must not be sent; the message has its name, never its value.
     """
     checked: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in headers.items():
         if (
             not isinstance(name, str)
@@ -319,8 +320,11 @@ def sendable(server_id: str, headers: Mapping[str, str]) -> dict[str, str]:
             raise _unsendable(
                 server_id, f"the header {name!r} to a text with characters or blanks that a header cannot carry"
             )
+        if values.setdefault(name.lower(), value) != value:
+            # Both would be sent, and whose request it is would be the server's choice.
+            raise _unsendable(server_id, f"the header {name!r} to two different texts, under names in different case")
         checked[name] = value
-    return checked
+    return {name: value for name, value in checked.items() if values.pop(name.lower(), None) is not None}
 
 
 def _no_headers(gate: Gate) -> dict[str, str]:
