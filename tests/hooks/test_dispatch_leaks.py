@@ -85,9 +85,9 @@ async def test_nothing_is_left_behind(until: Any) -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert allowed + refused + cancelled == 10_000
-    assert allowed > 4_000
+    assert allowed > 2_000
     assert refused > 1_000
-    assert cancelled > 1_000
+    assert cancelled > 500
     assert len(asyncio.all_tasks()) == 1
     assert descriptors() <= before_descriptors
     assert len(limits._undying) == undying

@@ -141,16 +141,16 @@ async def test_what_a_late_hook_edits_is_never_taken_over(
         assert told[1].failure_type == "timeout"
 
 
-async def test_each_hook_of_a_group_has_its_limit_for_itself(kernel: Any, kind: str) -> None:
+@pytest.mark.parametrize("how", ["sync", "later"])
+async def test_each_hook_of_a_group_has_its_limit_for_itself(kernel: Any, how: str) -> None:
     def pause(payload: Any) -> None:
-        if kind == "worker":
-            time.sleep(0.03)
+        time.sleep(0.05)
 
     async def apause(payload: Any) -> None:
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.05)
 
-    for _ in range(4):
-        kernel.registry.register_function(E.AFTER_LLM, pause if kind == "worker" else apause, timeout=0.08)
+    for _ in range(12):
+        kernel.registry.register_function(E.AFTER_LLM, pause if how == "sync" else apause, timeout=0.5)
     assert not (await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())).denied
 
 
