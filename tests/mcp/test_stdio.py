@@ -209,3 +209,26 @@ async def test_a_server_that_never_says_a_word_stops_the_build_in_time(marked: d
         async with connected(declared("--deaf", env=marked, timeout=0.5)):
             pass
     assert processes_of(marked["MARKER"]) == set()
+
+
+PROGRAM = """
+import asyncio, sys
+from agent_engine.hooks.registry import HookRegistry
+from agent_engine.hooks.scope import HookScope
+from agent_engine.mcp.client import McpClients, McpServer
+
+server = McpServer(id="files", command=sys.executable, args=(sys.argv[1], "--stay"), env={"MARK": sys.argv[2]})
+clients = McpClients([server], HookScope(HookRegistry()))
+asyncio.new_event_loop().run_until_complete(clients.discover())
+"""
+
+
+async def test_a_program_that_ends_without_closing_its_engine_leaves_no_server_behind() -> None:
+    marker = f"left-behind-{os.getpid()}"
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(FAKES / "stdio_server.py"), marker, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await asyncio.wait_for(program.wait(), 60) == 0
+    async with asyncio.timeout(10):
+        while processes_of(marker):
+            await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ is no message is dropped; one that is too long fails the call it answers; a floo
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -40,6 +41,7 @@ NOISE_BYTES = 8 << 20
 """Bytes that are no message, with no message between them, after which a process is taken to flood."""
 
 _CHUNK = 64 << 10
+_live: set[int] = set()
 _ANSWERED = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*"(c-\d+)"')
 
 
@@ -72,7 +74,7 @@ def _start(server: McpServer) -> subprocess.Popen[bytes]:
     assert server.command is not None
     problem = ""
     try:
-        return subprocess.Popen(  # noqa: S603 - the command is what the application declared; no shell is involved
+        process = subprocess.Popen(  # noqa: S603 - the command is what the application declared; no shell is involved
             [server.command, *server.args],
             bufsize=0,
             stdin=subprocess.PIPE,
@@ -82,6 +84,8 @@ def _start(server: McpServer) -> subprocess.Popen[bytes]:
             env=safe_environment(server.env, server.pass_env),
             start_new_session=True,
         )
+        _live.add(process.pid)
+        return process
     except OSError as error:
         missing = server.cwd is not None and not os.path.isdir(server.cwd)
         problem = f"the folder {server.cwd} does not exist" if missing else str(error.strerror or type(error).__name__)
@@ -195,6 +199,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
         await _within(GRACE_SECONDS, lambda: not _alive(process))
     finally:
         _signal(process, signal.SIGKILL)
+        _live.discard(process.pid)
         with contextlib.suppress(OSError):
             process.stdout.close()
     await _within(KILL_SECONDS, lambda: not _alive(process))
@@ -224,3 +229,15 @@ async def _within(seconds: float, done: Any) -> None:
     while not done() and loop.time() < until:
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.05)
+
+
+@atexit.register
+def _kill_live() -> None:
+    """A program that ends without closing its engine leaves no server behind that does not mind its input's end."""
+    for group in tuple(_live):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_live.clear)  # they are the parent's
