@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sys
 import threading
 from pathlib import Path
@@ -633,6 +634,35 @@ async def test_models_are_made_after_the_start_hooks_so_that_those_can_bring_the
     async with Engine.from_yaml(path) as built:
         assert built.loaded.system.root == "a"
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("approver", "latr", "'later' or None, not 'latr'"),
+        ("store", 5, "the path of an SQLite file or None, not int"),
+        ("records", Path("runs.jsonl"), "such as 'jsonl:runs.jsonl'"),
+        ("limits", {"tool_calls": 3}, "limits is a Limits or None, not dict"),
+        ("hooks", 5, "hooks takes a HooksConfig"),
+    ],
+)
+async def test_an_option_that_is_no_such_thing_is_refused_before_anything_runs(
+    tmp_path: Path, option: str, value: object, words: str
+) -> None:
+    path = project(tmp_path, "system: {name: demo}\nagents: {a: {}}\ngraph: {a: }\n")
+    with pytest.raises(TypeError, match=re.escape(words)):
+        async with Engine.from_yaml(path, **{option: value}):
+            pass
+
+
+async def test_a_store_may_be_a_path(tmp_path: Path) -> None:
+    path = project(tmp_path, "system: {name: demo}\nagents: {a: {}}\ngraph: {a: }\n")
+    context = RunContext(conversation_id="c")
+    for _ in range(2):
+        built, model = engine(path, ["answer"], store=tmp_path / "kept.db")
+        async with built:
+            await built.run("hello", context)
+    assert [one["content"] for one in model.requests[0].messages if one["role"] == "user"] == ["hello", "hello"]
 
 
 async def test_a_system_made_in_python_runs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

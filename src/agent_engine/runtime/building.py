@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -40,6 +41,23 @@ class Parts:
     store: Any = None
     model: Any = None
     limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for what would only fail, or silently mean no, in the middle of a run."""
+        from agent_engine.memory.store import ConversationStore
+        from agent_engine.runtime.limits import Limits
+
+        def shown(value: object) -> str:
+            return repr(value) if isinstance(value, str) else type(value).__name__
+
+        if not (self.approver is None or self.approver == "later" or callable(self.approver)):
+            raise TypeError(f"approver is a function, 'later' or None, not {shown(self.approver)}")
+        if not (self.store is None or isinstance(self.store, (str, os.PathLike, ConversationStore))):
+            raise TypeError(f"store is a store, the path of an SQLite file or None, not {shown(self.store)}")
+        if isinstance(self.records, os.PathLike):
+            raise TypeError(f"records takes an address, such as 'jsonl:{os.fspath(self.records)}', and no bare path")
+        if not (self.limits is None or isinstance(self.limits, Limits)):
+            raise TypeError(f"limits is a Limits or None, not {shown(self.limits)}")
 
 
 @dataclass(slots=True)
@@ -143,11 +161,11 @@ class _Builder:
     def _store(self) -> Any:
         """A store that was handed over stays its owner's to close; one that is opened here is closed here."""
         store = self.parts.store
-        if not isinstance(store, str):
+        if not isinstance(store, (str, os.PathLike)):
             return store
         from agent_engine.memory.sqlite import SqliteStore
 
-        opened = SqliteStore(store.removeprefix("sqlite:"))
+        opened = SqliteStore(os.fspath(store).removeprefix("sqlite:"))
         self.stack.push_async_callback(_quietly, "closing the store", opened.close)
         return opened
 

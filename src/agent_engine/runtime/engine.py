@@ -51,6 +51,7 @@ class Engine:
 
     Raises:
         SpecError: the file is wrong; every problem is in it.
+        TypeError: an option is no such thing; the message says what it takes.
     """
 
     def __init__(
