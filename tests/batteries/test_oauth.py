@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+import httpx2
 import pytest
 from joserfc.jwk import ECKey
 from tests.fakes.auth_server import EXCHANGE, ISSUER, AuthServer
@@ -225,6 +226,18 @@ async def test_the_keys_behind_an_address_are_fetched_once_and_again_for_a_new_k
     monkeypatch.setattr("agent_engine.batteries.credentials.checks.time.monotonic", lambda: later)
     await credential.token(login.inbound("cid"))
     assert login.keys_read == 2
+
+
+@pytest.mark.parametrize(
+    "keys", ["{}", "[]", '{"keys": []}', '{"keys": [{"kty": "RSA"}]}', '{"keys": [7]}', "[" * 200_000]
+)
+async def test_what_is_no_key_set_is_a_credential_error(keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def get(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
+        return httpx2.Response(200, text=keys)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "get", get)
+    with pytest.raises(CredentialError, match="it is no key set"):
+        await TokenCheck("https://login.test/keys").claims("a.b.c")
 
 
 async def test_the_next_one_fetches_when_the_one_who_did_is_cancelled() -> None:

@@ -115,6 +115,7 @@ class TokenCheck:
 
     async def _fetched(self, address: str) -> KeySet:
         import httpx2
+        from joserfc.errors import JoseError
 
         from agent_engine.mcp.quiet import quieten
 
@@ -128,7 +129,7 @@ class TokenCheck:
             problem = f"HTTP {answer.status_code}"
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             problem = type(error).__name__
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError, JoseError):
             problem = "it is no key set"
         parts = urlsplit(address)
         raise CredentialError(f"The key set at {parts.scheme}://{parts.hostname} cannot be read ({problem})")
