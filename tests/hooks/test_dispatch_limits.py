@@ -106,7 +106,8 @@ async def test_a_hook_that_was_late_works_the_next_time(
 ) -> None:
     site = Site(sink=(lambda site, run: None) if sink else None)
     before = overrun()
-    kernel.registry.register_function(E.BEFORE_TOOL, gate.sync, timeout=0.05, sequential=sequential)
+    # Long enough for fifty threads to begin on a busy machine.
+    kernel.registry.register_function(E.BEFORE_TOOL, gate.sync, timeout=0.4, sequential=sequential)
     assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput(), site)).denied
     assert overrun() == before + 1
     gate.release.set()
