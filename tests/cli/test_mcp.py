@@ -112,3 +112,13 @@ def test_how_a_call_can_end(
     done = agentctl("mcp", "call", *arguments, "--config", system(tmp_path, server))
     assert done.code == code, done
     assert part in done.err
+
+
+def test_what_hooks_decide_on_a_call_is_recorded_where_asked_for(
+    agentctl: Callable[..., Any], tmp_path: Path, server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_ENGINE_RECORDS", f"jsonl:{tmp_path / 'kept.jsonl'}")
+    path = system(tmp_path, server)
+    assert agentctl("mcp", "call", "sleep", "--config", path, "--arguments", '{"seconds": 1}').code == 5
+    rows = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert any("auth.gate" in str(row) and "deny" in str(row) for row in rows)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import FAILED, PROBLEM, REFUSED, USAGE, report
-from agent_engine.cli.options import Config, EnvFile, UserId
+from agent_engine.cli.options import Config, EnvFile, Records, UserId
 from agent_engine.cli.plaintext import answer_for, plain
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def call(
     organization_id: OrganizationId = None,
     token_env: TokenEnv = None,
     env: EnvFile = None,
+    records: Records = None,
 ) -> None:
     """Call one tool, with every hook on, and print its result.
 
@@ -70,7 +71,8 @@ def call(
         given = None
     if not isinstance(given, dict):
         raise typer.BadParameter('the arguments are no JSON object, such as {"id": 1}.', param_hint="--arguments")
-    raise typer.Exit(asyncio.run(_call(config, tool, given, _context(user_id, organization_id, token_env))))
+    context = _context(user_id, organization_id, token_env)
+    raise typer.Exit(asyncio.run(_call(config, tool, given, context, records)))
 
 
 def _context(user_id: str | None, organization_id: str | None, token_env: str | None) -> Any:
@@ -130,12 +132,12 @@ def _show(found: list[dict[str, Any]]) -> None:
             typer.echo(plain(f"  {tool['name']}({takes})  {first}".rstrip()))
 
 
-async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any) -> int:
+async def _call(config: Path, name: str, arguments: dict[str, Any], context: Any, records: str | None) -> int:
     from agent_engine.runtime.engine import Engine
     from agent_engine.runtime.run import call_tool_directly
     from agent_engine.tools.result import text_of
 
-    async with Engine.from_yaml(config) as engine:
+    async with Engine.from_yaml(config, records=records) as engine:
         clients: McpClients | None = engine.built.clients
         known = {
             alias: tool.name
