@@ -52,7 +52,13 @@ def _same(one: Any, other: Any, seen: dict[tuple[int, int], None]) -> bool:
         return True
     seen[pair] = None
     if isinstance(one, dict):
-        return all(key in other and _same(value, other[key], seen) for key, value in one.items())
+        for key, value in one.items():
+            if key not in other:
+                return False
+            known = other[key]
+            if value is not known and not _same(value, known, seen):
+                return False
+        return True
     if isinstance(one, set):
         return bool(one == other)
     return all(_same(left, right, seen) for left, right in zip(one, other, strict=True))
