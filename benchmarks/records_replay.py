@@ -1,6 +1,6 @@
 """How fast recorded tool calls replay against a new policy of inline hooks: calls a second.
 
-python benchmarks/records_replay.py [CALLS]
+python benchmarks/records_replay.py [CALLS]; exit code 1 below the bound.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from agent_engine.records.journal import HookRan, RunClosed, RunOpened, StepClos
 from agent_engine.records.past_calls import ReplayFilter
 from agent_engine.records.query import RecordReader
 from agent_engine.records.replay import Replay
+
+BOUND = 20_000
 
 
 async def fill(address: str, calls: int) -> None:
@@ -41,7 +43,7 @@ async def fill(address: str, calls: int) -> None:
     await journal.stop()
 
 
-async def main(calls: int) -> None:
+async def main(calls: int) -> int:
     registry = HookRegistry()
 
     def policy(event: BeforeToolInput) -> str | None:
@@ -53,10 +55,17 @@ async def main(calls: int) -> None:
         address = f"sqlite:{Path(folder) / 'records.db'}"
         await fill(f"{address}?capture=before_tool", calls)
         with RecordReader.open(address) as reader:
-            result = await Replay(reader, HookScope(registry), ReplayFilter()).run()
-    print(f"{result.calls} calls in {result.seconds:.2f} s: {result.calls / result.seconds:,.0f} a second")
-    print(dict(result.by_target))
+            told: list[int] = []
+            result = await Replay(reader, HookScope(registry), ReplayFilter()).run(told.append)
+    assert told[-1] == result.calls == calls
+    rate = result.calls / result.seconds
+    print(
+        f"{result.calls:,} calls in {result.seconds:.2f} s, progress told {len(told):,} times; {dict(result.by_target)}"
+    )
+    holds = rate >= BOUND
+    print(f"{'ok  ' if holds else 'FAIL'}  recorded calls replayed a second{rate:>14,.0f}   at least {BOUND:,}")
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))
+    sys.exit(asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)))

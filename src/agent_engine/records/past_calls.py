@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select
 
 _CHUNK = 1000
+_scan = json.JSONDecoder().raw_decode
+"""Reads what :mod:`agent_engine.records.canonical` wrote: one document, without blanks around it."""
 _RANK = {"allow": 0, "none": 0, "modify": 1, "ask": 2, "deny": 3}
 
 
@@ -158,7 +160,7 @@ def _call_of(row: Sequence[Any]) -> Call:
     _run, _seq, _step, record_id, run_id, step_id, name, _kind, opened, agent, user, organization, session, event = row[
         :14
     ]
-    body = json.loads(row[20])
+    body, _ = _scan(row[20], 0)
     server, target = _server(opened), name
     wanted = _TARGETS.get(event)
     if wanted is not None and isinstance(body, dict):

@@ -84,7 +84,7 @@ class Replay:
         self._scope = scope
         self._wanted = wanted
         self._examples = examples
-        self._rows: list[HookRun] = []
+        self._now: dict[str, str] = {}
         self._context = RunContext()
         self._makers: dict[str, Callable[[Any, Call], Any] | None] = {}
         self.result = Comparison()
@@ -121,12 +121,12 @@ class Replay:
             self.result.unreadable += 1
             return
         self.result.calls += 1
-        event = _EVENTS[call.event]
-        target: Any = call.target if event in _MATCHABLE else None
-        if call.server is not None and CATALOGUE[event].target == "tool_name":
+        event, matched = _EVENTS[call.event]
+        target: Any = call.target if matched is not None else None
+        if call.server is not None and matched == "tool_name":
             target = (call.target, f"{call.server}__{call.target}", f"mcp__{call.server}__{call.target}")
         plan = self._scope.plan(event, target, agent=call.agent, server=call.server)
-        self._rows.clear()
+        self._now = {}
         decision, reason, hook = "allow", None, None
         if plan is not None:
             try:
@@ -149,15 +149,19 @@ class Replay:
         return self._context
 
     def _keep(self, _site: Site, row: HookRun) -> None:
-        self._rows.append(row)
+        self._now[row.hook.name] = row.decision
 
     def _compare(self, call: Call, decision: str, reason: str | None, hook: str | None) -> None:
-        now = {row.hook.name: row.decision for row in self._rows}
-        if now != call.by_hook:
-            for name in now.keys() | call.by_hook.keys():
-                old, new = call.by_hook.get(name, NOT_THERE), now.get(name, NOT_THERE)
+        now, before = self._now, call.by_hook
+        if now != before:
+            counts, event = self.result.by_hook, call.event
+            for name, new in now.items():
+                old = before.get(name, NOT_THERE)
                 if old != new:
-                    self.result.by_hook[(call.event, name, old, new)] += 1
+                    counts[event, name, old, new] += 1
+            for name, old in before.items():
+                if name not in now:
+                    counts[event, name, old, NOT_THERE] += 1
         if decision == call.decision:
             self.result.same += 1
             return
@@ -184,8 +188,8 @@ class Replay:
 
 
 _MISSING: Any = object()
-_EVENTS = {event.value: event for event in HookEvent}
-_MATCHABLE = frozenset(event for event, spec in CATALOGUE.items() if spec.target is not None)
+_EVENTS = {event.value: (event, CATALOGUE[event].target) for event in HookEvent}
+"""name → event, and the attribute of its payload that a matcher is tried against."""
 
 
 def _maker(event: str) -> Callable[[Any, Call], Any] | None:
