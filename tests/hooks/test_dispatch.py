@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -787,3 +791,87 @@ async def test_where_nothing_can_be_refused_a_no_leaves_earlier_edits(refuses: s
     verdict = await plan.dispatch(NotificationInput(message="original"), Site())
 
     assert (verdict.decision, verdict.payload.message) == ("modify", "edited")
+
+
+# Odd callables and odd payloads
+
+
+async def test_any_kind_of_callable_is_called_and_awaited(kernel: Any, sequential: bool) -> None:
+    class AsyncObject:
+        async def __call__(self, payload: Any) -> str:
+            return "no"
+
+        async def method(self, payload: Any) -> str:
+            return "no"
+
+    class PlainObject:
+        def __call__(self, payload: Any) -> str:
+            return "no"
+
+    async def two(first: int, payload: Any) -> str:
+        return "no"
+
+    async def one(payload: Any) -> str:
+        return "no"
+
+    callables: list[Any] = [
+        one,
+        AsyncObject(),
+        AsyncObject().method,
+        functools.partial(two, 1),
+        functools.partial(functools.partial(two), 1),
+        lambda payload: one(payload),
+        PlainObject(),
+        functools.partial(PlainObject()),
+        PlainObject().__call__,
+    ]
+    for callback in callables:
+        kernel.registry.clear()
+        kernel.registry.register_function(E.BEFORE_TOOL, callback, sequential=sequential)
+        verdict = await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())
+        assert (verdict.decision, verdict.reason) == ("deny", "no"), callback
+
+
+async def test_a_hook_said_to_be_async_that_is_not_has_an_answer_all_the_same(kernel: Any, sequential: bool) -> None:
+    kernel.registry.register_function(E.BEFORE_TOOL, lambda payload: "no", is_async=True, sequential=sequential)
+    assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).denied
+
+
+async def test_odd_payloads_reach_python_hooks_as_they_are(kernel: Any, kind: str, sequential: bool) -> None:
+    cycle: dict[str, Any] = {
+        "nan": math.nan,
+        "big": 2**70,
+        "bytes": b"\xff",
+        "lone": "\ud800",
+        "now": datetime.now(UTC),
+    }
+    cycle["me"] = cycle
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    odd = {"cycle": cycle, "deep": deep, "decimal": Decimal("1.5"), "object": object(), "long": "x" * 20_000_000}
+    seen: list[Any] = []
+
+    def hook(payload: AfterToolInput) -> None:
+        seen.append(payload.tool_output)
+
+    kernel.add(E.AFTER_TOOL, hook, kind, sequential=sequential)
+    kernel.add(E.AFTER_TOOL, hook, kind, sequential=sequential)
+    verdict = await kernel.dispatch(E.AFTER_TOOL, AfterToolInput(tool_output=odd))
+    assert verdict.decision == "allow"
+    for output in (*seen, verdict.payload.tool_output):
+        assert (output["object"], output["long"]) == (odd["object"], odd["long"])
+        assert output["cycle"]["me"]["me"]["big"] == 2**70
+        assert output["cycle"]["nan"] is math.nan
+
+
+async def test_an_edit_of_something_very_deep_is_a_change(kernel: Any, kind: str) -> None:
+    def build() -> list[Any]:
+        made: list[Any] = []
+        for _ in range(5000):
+            made = [made]
+        return made
+
+    kernel.add(E.AFTER_TOOL, lambda payload: build(), kind)
+    verdict = await kernel.dispatch(E.AFTER_TOOL, AfterToolInput(tool_output=build()))
+    assert verdict.changed
