@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,21 +34,22 @@ def _kill_in_the_middle(address: str, folder: Path, environ: dict[str, str], siz
     with child.stdout:
         assert child.stdout.readline() == "ready\n"
         deadline = time.monotonic() + 60
-        while _entries(address) < size and time.monotonic() < deadline:
-            time.sleep(0.02)
+        with _counter(address) as entries:
+            while entries() < size and time.monotonic() < deadline:
+                time.sleep(0.05)
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
 
 
-def _entries(address: str) -> int:
+@contextmanager
+def _counter(address: str) -> Iterator[Callable[[], int]]:
+    """How many entries a store holds by now."""
     if address.startswith("jsonl:"):
         path = Path(address.removeprefix("jsonl:"))
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-    try:
-        with RecordReader.open(address) as reader:
-            return reader.totals().entries
-    except Exception:  # noqa: BLE001 - not there yet
-        return 0
+        yield lambda: path.read_bytes().count(b"\n")
+        return
+    with RecordReader.open(address) as reader:
+        yield reader.last_seq
 
 
 async def test_after_kill_9_the_log_verifies_and_says_which_runs_were_open(

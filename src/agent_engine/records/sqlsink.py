@@ -30,6 +30,7 @@ from agent_engine.records.sink import OpenRun, Recovery
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
 
+_LINGERS_S = 10.0
 _SIZES = (128, 32, 8, 2, 1)
 _DOCUMENT = 128
 """Rows in one JSON document."""
@@ -158,13 +159,14 @@ class SqlSink:
 
     def _enter(self) -> Recovery:
         fill = self._sql.fill
+        gone = self._gone()
         self._begin()
         try:
             seq, mac, audited = self._run(self._sql.lock).fetchone()
             self._check_audit(seq, bool(audited))
             if self._key is not None and not audited:
                 self._run(fill("UPDATE record_heads SET audited = ? WHERE id = 1"), (True,))
-            recovery = self._recover(seq)
+            recovery = self._recover(seq, gone)
             now = time.time()
             self._run(
                 fill(
@@ -190,17 +192,21 @@ class SqlSink:
                 f"{shown(self._address)} holds records that are not chained; begin an audit log in a store of its own."
             )
 
-    def _recover(self, seq: int) -> Recovery:
+    def _gone(self) -> set[int]:
+        """Writers that have not stopped and are no more. Asked before the log is locked: one's last transaction may
+        be waiting for that lock."""
+        found = self._run("SELECT writer, host, pid, born, last_at FROM record_writers WHERE stopped_at IS NULL")
+        return {row[0] for row in found.fetchall() if not self._lives(*row)}
+
+    def _recover(self, seq: int, suspected: set[int]) -> Recovery:
         """Close what writers that are gone have left open."""
         fill = self._sql.fill
-        found = self._run(
-            "SELECT writer, host, pid, born, last_at FROM record_writers WHERE stopped_at IS NULL"
-        ).fetchall()
-        gone = [row for row in found if not self._lives(*row)]
+        found = self._run("SELECT writer, last_at FROM record_writers WHERE stopped_at IS NULL").fetchall()
+        gone = [row for row in found if row[0] in suspected]
         if not gone:
             return Recovery(last_seq=seq)
         open_runs: list[OpenRun] = []
-        for writer, _host, _pid, _born, last_at in gone:
+        for writer, last_at in gone:
             columns = "run_id, system, started_at"
             left = f"SELECT {columns} FROM record_runs WHERE status = 'open' AND writer = ? ORDER BY run"  # noqa: S608
             rows = self._run(fill(left), (writer,)).fetchall()
@@ -212,12 +218,17 @@ class SqlSink:
                 (last_at, writer),
             )
             self._run(fill("UPDATE record_writers SET stopped_at = ? WHERE writer = ?"), (time.time(), writer))
-        return Recovery(True, seq, max(row[4] for row in gone), tuple(open_runs))
+        return Recovery(True, seq, max(row[1] for row in gone), tuple(open_runs))
 
     def _lives(self, writer: int, host: str, pid: int, born: str | None, last_at: float) -> bool:
         if self._sqlite:
             return is_running(host, pid, born, last_at)
         (free,) = self._run("SELECT pg_try_advisory_lock(%s)", (writer,)).fetchone()
+        until = time.monotonic() + _LINGERS_S
+        while not free and not is_running(host, pid, born, last_at) and time.monotonic() < until:
+            # The process is gone; the server has yet to find out, and may be at its last transaction still.
+            time.sleep(0.05)
+            (free,) = self._run("SELECT pg_try_advisory_lock(%s)", (writer,)).fetchone()
         if free:
             self._run("SELECT pg_advisory_unlock(%s)", (writer,))
         return not free
