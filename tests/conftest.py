@@ -10,6 +10,7 @@ settings.register_profile(
     "default",
     deadline=None,
     max_examples=50,
+    derandomize="CI" in os.environ,  # a change is judged by the same examples twice; new ones are sought elsewhere
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
