@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.records.build import hook_run, payload, record, run, tool_step
 
-from agent_engine.hooks.managed import RunContext, ToolRequestContext
+from agent_engine.hooks.managed import RunContext, ToolRequestContext, current_run_context
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import HookResult
 from agent_engine.hooks.scope import HookScope
@@ -113,12 +113,20 @@ async def test_managed_points_get_their_context_and_the_callers_identity(address
         return HookResult.deny("managed")
 
     registry.register_function("before_tool_call", ask, inline=True)
+    users: list[Any] = []
+
+    def who(event: Any) -> None:
+        users.append(current_run_context())
+
+    registry.register_function("before_tool_call", who, inline=True, priority=1)
     registry.register_function(
         "on_run_start", lambda context: None, name="when", inline=True, when=lambda context: context.user_id == "ann"
     )
     result = await _replay(address, registry)
     assert isinstance(seen[0], ToolRequestContext)
     assert seen[0].tool_name == "search"
+    assert [context.user_id for context in users] == ["ann"]
+    assert current_run_context() is None
     assert result.by_hook[("on_run_start", "when", "absent", "allow")] == 1
 
 

@@ -16,6 +16,7 @@ from tests.server.test_api import client, settled
 from agent_engine.hooks.managed import current_run_context
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.server.identity import Unauthenticated, Verifier
+from agent_engine.server.sessions import COOKIE, Sessions
 from agent_engine.server.settings import JwtSettings, ServerConfigError, ServerSettings
 
 TOKEN = "static-token-of-sixteen-plus"
@@ -243,6 +244,18 @@ def test_a_browsers_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
         for outside in ("https://evil.example", "//evil.example", "/\\evil.example", "/ui/..//evil.example"):
             away = http.post("/ui/login", data={"token": TOKEN, "to": outside}, follow_redirects=False)
             assert away.headers["location"] == "/ui/runs"
+
+
+def test_a_browsers_session_ends_with_its_token() -> None:
+    sessions = Sessions()
+    verifier = Verifier(None, JWT)
+    live = sessions.begin(verifier.identify(token(**GOOD, exp=int(time.time()) + 600)))
+    # Within the leeway a token still counts, but it begins no session that would outlive it.
+    over = sessions.begin(verifier.identify(token(**GOOD, exp=int(time.time()) - 5)))
+    found = sessions.find({COOKIE: live})
+    assert found is not None
+    assert found.ends_at <= time.time() + 600
+    assert sessions.find({COOKIE: over}) is None
 
 
 def test_pages_over_everybodys_runs_are_for_trusted_callers(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import func
 
 from agent_engine.hooks.errors import HookExecutionError
 from agent_engine.hooks.events import CATALOGUE, HookEvent
-from agent_engine.hooks.managed import AuthContext, RunContext
+from agent_engine.hooks.managed import RUN_CONTEXT, AuthContext, RunContext
 from agent_engine.hooks.payloads import HookInput, payload_type
 from agent_engine.hooks.site import Site
 from agent_engine.records.past_calls import Call, ReplayFilter, asked_calls, asked_query, recorded_calls, recorded_query
@@ -100,12 +100,14 @@ class Replay:
     async def run(self, progress: Callable[[int], None] | None = None) -> Comparison:
         """Run them all; ``progress`` is told now and then how many are done."""
         started, done = time.perf_counter(), 0
+        outside = RUN_CONTEXT.set(self._context)
         with self._reader.engine.connect() as connection:
             for call in itertools.islice(self._calls(connection), self._wanted.limit):
                 await self._one(call)
                 done += 1
                 if progress is not None and done % 500 == 0:
                     progress(done)
+        RUN_CONTEXT.reset(outside)
         if progress is not None:
             progress(done)
         self.result.seconds = time.perf_counter() - started
@@ -146,6 +148,7 @@ class Replay:
             self._context = RunContext(
                 run_id=run_id, conversation_id=session, user_id=user, organization_id=organization
             )
+            RUN_CONTEXT.set(self._context)
         return self._context
 
     def _keep(self, _site: Site, row: HookRun) -> None:

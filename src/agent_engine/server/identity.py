@@ -25,7 +25,10 @@ _LONGEST = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller. ``trusted`` callers may speak for others and see everything; the rest see what is their own."""
+    """A caller. ``trusted`` callers may speak for others and see everything; the rest see what is their own.
+
+    ``expires_at``: when the token ends, in seconds since the epoch; None for one that does not.
+    """
 
     scheme: str
     user_id: str | None = None
@@ -34,6 +37,7 @@ class Identity:
     roles: tuple[str, ...] = ()
     trusted: bool = False
     token: str | None = field(default=None, repr=False)
+    expires_at: float | None = None
 
     def principal(self) -> dict[str, Any]:
         """What ``on_auth`` sees, and may change."""
@@ -54,6 +58,7 @@ class Identity:
             tuple(str(one) for one in principal.get("roles") or ()),
             self.trusted,
             self.token,
+            self.expires_at,
         )
 
     def run_context(
@@ -154,6 +159,7 @@ class Verifier:
             tuple(str(role) for role in roles) if isinstance(roles, list) else (),
             settings.admin_scope in scopes,
             token,
+            float(claims["exp"]),
         )
 
 

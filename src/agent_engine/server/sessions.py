@@ -32,9 +32,12 @@ class Sessions:
         self._known: OrderedDict[str, Session] = OrderedDict()
 
     def begin(self, identity: Identity) -> str:
-        """A new session; returns the cookie's value."""
+        """A new session, which ends with the token it was begun with; returns the cookie's value."""
         key = secrets.token_urlsafe(32)
-        self._known[key] = Session(identity, secrets.token_urlsafe(32), time.time() + LIFETIME_S)
+        ends_at = time.time() + LIFETIME_S
+        if identity.expires_at is not None:
+            ends_at = min(ends_at, identity.expires_at)
+        self._known[key] = Session(identity, secrets.token_urlsafe(32), ends_at)
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
         return key
