@@ -67,7 +67,7 @@ def test_show_tells_a_record_and_a_run(store: str) -> None:
 def test_stats_count_and_name_what_no_gate_saw(store: str) -> None:
     shown = agentctl("records", "stats", "--store", store).output
     assert "3 runs (0 open), 2 records: 1 denied" in shown
-    assert "No gate saw 1 of tool free in main." in shown
+    assert "No gate saw 1 tool call (free, in main)." in shown
     as_data = json.loads(agentctl("records", "stats", "--store", store, "--json").output)
     assert as_data["hooks"][0]["decisions"] == {"allow": 1, "deny": 1}
 

@@ -257,3 +257,11 @@ async def test_a_journal_can_be_stopped_and_started_again(tmp_path: Path) -> Non
         await journal.stop()
     with RecordReader.open(address) as reader:
         assert [row.run_id for row in reader.runs()] == ["r2", "r1"]
+
+
+async def test_a_request_outside_of_any_run_is_no_run_that_stays_open(address: str) -> None:
+    journal = await record(address, [*tool_step("", "m1", name="tools/list", unheard=["before_tool"]), *run("r1")])
+    assert not journal.recovery.crashed
+    with RecordReader.open(address) as reader:
+        assert [row.run_id for row in reader.runs()] == ["r1"]
+        assert [one.name for one in reader.coverage() if one.kind == "tool"] == ["tools/list"]

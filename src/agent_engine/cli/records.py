@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from agent_engine.records.query import RecordReader
     from agent_engine.records.views import RecordFilter
 
+_STEPS = {"agent": "turn", "model": "model call", "tool": "tool call", "mcp": "MCP request"}
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -181,8 +183,9 @@ def stats(store: Store = None, config: Config = None, since: Since = None, as_js
     )  # fmt: skip
     ungated = [one for one in covered if one.ungated]
     for one in ungated:
-        where = f" in {one.agent}" if one.agent else ""
-        typer.echo(f"No gate saw {one.count} of {plain(one.kind)} {plain(one.name)}{plain(where)}.")
+        step = _STEPS.get(one.kind, plain(one.kind)) + ("" if one.count == 1 else "s")
+        where = f", in {one.agent}" if one.agent and one.agent != one.name else ""
+        typer.echo(f"No gate saw {one.count} {step} ({plain(one.name)}{plain(where)}).")
     for mark in marks:
         if mark.kind == "recovered":
             typer.echo(f"{iso(mark.at)}: the log had not been closed; {len(mark.open_runs)} runs were open then.")

@@ -50,6 +50,7 @@ class RowBuilder:
         self._ttl = ttl
         self.runs: dict[str, RunState] = {}
         self.hooks: dict[Row, int] = {}
+        self._outside: dict[str, tuple[str, str, str | None, float]] = {}
         self._rules = {kind: getattr(self, "_" + kind) for kind in FIELDS}
 
     def forget(self) -> None:
@@ -62,7 +63,7 @@ class RowBuilder:
         unknown = set()
         for kind, values, _ in facts:
             at = _RUN_ID.get(kind)
-            if at is not None and (run_id := values[at]) is not None and run_id not in self.runs:
+            if at is not None and (run_id := values[at]) and run_id not in self.runs:
                 unknown.add(run_id)
         return unknown
 
@@ -133,6 +134,9 @@ class RowBuilder:
 
     def _step_opened(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
         run_id, step_id, parent_id, kind, name, agent, at, detail = values
+        if not run_id:  # a request while an engine is built; it is in the log, but of no run
+            self._outside[step_id] = (kind, name, agent, at)
+            return
         run = self._run(batch, run_id, at)
         step = self._step(batch, run, step_id)
         step.parent_id, step.kind, step.name, step.agent = parent_id, kind, name, agent
@@ -146,6 +150,10 @@ class RowBuilder:
 
     def _step_closed(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
         run_id, step_id, *rest, duration_ms, detail, unheard = values
+        if not run_id:
+            kind, name, agent, at = self._outside.pop(step_id, ("engine", "", None, time.time()))
+            self._cover(batch, at, kind, name, agent, unheard)
+            return
         run = self._run(batch, run_id)
         step = self._step(batch, run, step_id)
         step.status, step.error_type, step.outcome, step.refused_by, step.reason = rest
@@ -155,10 +163,13 @@ class RowBuilder:
         self._keep(batch, step.key, payloads, at)
         if step.outcome == "waiting":
             return
-        key = (int(at // 86400), step.kind, step.name, step.agent or "", unheard or "")
+        self._cover(batch, at, step.kind, step.name, step.agent, unheard)
+
+    def _cover(self, batch: Batch, at: float, kind: str, name: str, agent: str | None, unheard: str | None) -> None:
+        key = (int(at // 86400), kind, name, agent or "", unheard or "")
         total = batch.coverage.get(key)
         if total is None:
-            batch.coverage[key] = [is_ungated(step.kind, unheard), 1]
+            batch.coverage[key] = [is_ungated(kind, unheard), 1]
         else:
             total[1] += 1
 
@@ -166,7 +177,7 @@ class RowBuilder:
         record_id, run_id, step_id, _agent, at, decision = values[:6]
         run_key = step_key = None
         shadow = values[_SHADOW]
-        if run_id is not None:
+        if run_id:
             run = self._run(batch, run_id, at)
             run_key = run.key
             run.hook_runs += 1

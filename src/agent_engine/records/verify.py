@@ -141,7 +141,7 @@ class _TableCheck:
         if kind == "recovered":
             for run_id in json.loads(fields["open_runs"]):
                 self._runs.setdefault(run_id, {})["status"] = "interrupted"
-        elif kind in ("step_opened", "step_closed"):
+        elif kind in ("step_opened", "step_closed") and fields["run_id"]:
             key = (fields["run_id"], fields["step_id"])
             step = self._steps.setdefault(key, {})
             step.update({name: fields[name] for name in _STEP_FIELDS if name in fields})

@@ -143,6 +143,7 @@ class _Builder:
             journal=self.journal,
             approver=self.parts.approver,
             store=self._store(),
+            configuration=self.loaded.data,
         )
         self.stack.push_async_callback(_quietly, "ending the sessions", lambda: host.sessions.end_all("closed"))
         self._warn_of_matchers(tools)

@@ -52,6 +52,7 @@ class Ending:
                 context.organization_id,
                 state.started_at,
                 digest_of({"message": state.message}) if state.message else None,
+                state.host.generation(state.scope),
             )
         )
 

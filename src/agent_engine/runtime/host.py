@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_engine.runtime.heard import HeardPlans
 from agent_engine.runtime.sessions import Sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent_engine.hooks.managed import RunContext
     from agent_engine.hooks.scope import HookScope
     from agent_engine.memory.spill import Keeper
     from agent_engine.memory.store import ConversationStore
     from agent_engine.models.base import Model
+    from agent_engine.records.generation import Generations
     from agent_engine.records.journal import Journal
     from agent_engine.runtime.approvals import Approver
     from agent_engine.runtime.node import Node
@@ -32,9 +33,12 @@ class Host:
         store: conversations and waiting runs; None keeps them in memory (the store is made when first needed).
         keeps_conversations: nobody else writes to these conversations, so that each is loaded once.
         resolve_model: finds the model that a hook names in the place of another; by default as an Agent's ``model=``.
+        configuration: what the system declares, as plain data; its digest is part of each run's ``generation``.
     """
 
     __slots__ = (
+        "_configuration",
+        "_generations",
         "_keeper",
         "_models",
         "_store",
@@ -60,6 +64,7 @@ class Host:
         store: ConversationStore | None = None,
         keeps_conversations: bool = False,
         resolve_model: Callable[[str], Model] | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self.system_name = system_name
         self.scope = scope
@@ -71,11 +76,21 @@ class Host:
         # A store that was made here is nobody else's.
         self.keeps_conversations = keeps_conversations or store is None
         self.resolve_model = resolve_model
+        self._configuration = configuration
+        self._generations: Generations | None = None
         self.heard_plans = HeardPlans()
         self._models: dict[str, Model] = {}
         # The RunContext of each run that waits in this process: a token is never written to a store.
         self.contexts: dict[str, RunContext] = {}
         self._waiting_since: dict[str, float] = {}
+
+    def generation(self, scope: HookScope) -> str:
+        """The name of the configuration in force, for the records."""
+        if self._generations is None:
+            from agent_engine.records.generation import Generations
+
+            self._generations = Generations(self._configuration)
+        return self._generations.name(scope)
 
     @property
     def store(self) -> ConversationStore:
