@@ -48,6 +48,7 @@ _OR = "value is not None or value is not True or value is not {0}"
 SAME: dict[str, str] = {
     "quick: self._paused  ->  not self._paused": "only how long a loop stands still",
     "quick: not done  ->  not not done": "only how long a loop stands still",
+    "dispatch: entry.live and entry.sequential  ->  entry.live or entry.sequential": "restores what nobody has edited",
     **{
         f"quick: {_PLAINLY.format(name)}  ->  {_OR.format(name)}": "every answer is read in full, which takes longer"
         for name in ("payload", "shared")

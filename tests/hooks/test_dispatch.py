@@ -832,6 +832,20 @@ async def test_any_kind_of_callable_is_called_and_awaited(kernel: Any, sequentia
         assert (verdict.decision, verdict.reason) == ("deny", "no"), callback
 
 
+async def test_an_inline_hook_that_gives_back_something_to_await_is_awaited(kernel: Any, sequential: bool) -> None:
+    async def later(payload: AfterLLMInput) -> HookResult:
+        await asyncio.sleep(0)
+        return HookResult("allow", None, {"response": "later"} if sequential else None, "awaited")
+
+    for _ in range(2):
+        kernel.registry.register_function(
+            E.AFTER_LLM, lambda payload: later(payload), inline=True, sequential=sequential
+        )
+    verdict = await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())
+    assert verdict.additional_context == ("awaited", "awaited")
+    assert (verdict.decision, verdict.payload.response) == (("modify", "later") if sequential else ("allow", ""))
+
+
 async def test_a_hook_said_to_be_async_that_is_not_has_an_answer_all_the_same(kernel: Any, sequential: bool) -> None:
     kernel.registry.register_function(E.BEFORE_TOOL, lambda payload: "no", is_async=True, sequential=sequential)
     assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).denied
