@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.payloads import private_copy
 
 MASK = "***"
@@ -409,19 +408,3 @@ RUN_CONTEXT: ContextVar[RunContext | None] = ContextVar("agent_engine_run_contex
 def current_run_context() -> RunContext | None:
     """The RunContext of the run that calls this code, None outside a run."""
     return RUN_CONTEXT.get()
-
-
-MANAGED_PAYLOADS: Mapping[HookEvent, type[Any]] = {
-    HookEvent.ON_ENGINE_START: EngineContext,
-    HookEvent.ON_ENGINE_STOP: EngineContext,
-    HookEvent.ON_RUN_START: RunContext,
-    HookEvent.ON_RUN_END: RunEndContext,
-    HookEvent.ON_RUN_ERROR: BaseException,
-    HookEvent.BEFORE_TOOL_CALL: ToolRequestContext,
-    HookEvent.AFTER_TOOL_CALL: ToolCallContext,
-    HookEvent.TRANSFORM_TOOL_RESULT: ToolResultContext,
-    HookEvent.ON_TOOL_ERROR: ToolCallContext,
-    HookEvent.BEFORE_MCP_REQUEST: McpRequestContext,
-    HookEvent.AFTER_MCP_RESPONSE: McpResponseContext,
-}
-"""The payload type of each managed point."""

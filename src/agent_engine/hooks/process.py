@@ -137,7 +137,7 @@ class _Exchange:
         self.err = bytearray()
         self.overlong = False
         self._process = process
-        _live.add(process.pid)
+        live_groups.add(process.pid)
         self._keep_stdout, self._keep_stderr = keep_stdout, keep_stderr
         self._loop = loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[bool] = loop.create_future()
@@ -285,26 +285,27 @@ class _Exchange:
         return True
 
     def _release(self) -> None:
-        _live.discard(self._process.pid)
+        live_groups.discard(self._process.pid)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
 
 
-_live: set[int] = set()
-"""Groups that have not been ended yet; what is there when the interpreter exits is killed then."""
+live_groups: set[int] = set()
+"""Process groups that have not been ended yet, of hooks and of servers over stdio; what is there when the interpreter
+exits is killed then."""
 
 
 @atexit.register
 def _kill_live() -> None:
-    for group in tuple(_live):
+    for group in tuple(live_groups):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_live.clear)  # they are the parent's
+    os.register_at_fork(after_in_child=live_groups.clear)  # they are the parent's
 
 
 def _only_zombies(group: int) -> bool:

@@ -8,7 +8,6 @@ is no message is dropped; one that is too long fails the call it answers; a floo
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
@@ -24,7 +23,7 @@ from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from agent_engine.hooks.process import safe_environment
+from agent_engine.hooks.process import live_groups, safe_environment
 from agent_engine.mcp.errors import McpServerError, too_large
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ NOISE_BYTES = 8 << 20
 """Bytes that are no message, with no message between them, after which a process is taken to flood."""
 
 _CHUNK = 64 << 10
-_live: set[int] = set()
 _ANSWERED = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*"(c-\d+)"')
 
 
@@ -84,7 +82,7 @@ def _start(server: McpServer) -> subprocess.Popen[bytes]:
             env=safe_environment(server.env, server.pass_env),
             start_new_session=True,
         )
-        _live.add(process.pid)
+        live_groups.add(process.pid)
         return process
     except OSError as error:
         missing = server.cwd is not None and not os.path.isdir(server.cwd)
@@ -199,7 +197,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
         await _within(GRACE_SECONDS, lambda: not _alive(process))
     finally:
         _signal(process, signal.SIGKILL)
-        _live.discard(process.pid)
+        live_groups.discard(process.pid)
         with contextlib.suppress(OSError):
             process.stdout.close()
     await _within(KILL_SECONDS, lambda: not _alive(process))
@@ -229,15 +227,3 @@ async def _within(seconds: float, done: Any) -> None:
     while not done() and loop.time() < until:
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.05)
-
-
-@atexit.register
-def _kill_live() -> None:
-    """A program that ends without closing its engine leaves no server behind that does not mind its input's end."""
-    for group in tuple(_live):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_live.clear)  # they are the parent's
