@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_engine.hooks.plan import Entry, Group, Plan
-    from agent_engine.hooks.site import Site
+    from agent_engine.hooks.site import Where
     from agent_engine.hooks.told import Telling
 
 logger = logging.getLogger("agent_engine.hooks")
@@ -61,7 +61,7 @@ class Turn:
 class Dispatch:
     """The state of one dispatch. ``rows`` is a list where the caller wants a row for each hook; then nothing raises."""
 
-    def __init__(self, plan: Plan, payload: Any, site: Site, rows: list[HookExecutionResult] | None = None) -> None:
+    def __init__(self, plan: Plan, payload: Any, site: Where, rows: list[HookExecutionResult] | None = None) -> None:
         self.plan = plan
         self.payload = payload
         self.site = site
@@ -412,7 +412,7 @@ class Dispatch:
             self.site.sink(self.site, hook_run(ran))
 
 
-def _raw(ran: Ran, site: Site) -> Any:
+def _raw(ran: Ran, site: Where) -> Any:
     return ran.entry.call(ran.entry.argument(ran.given, site))
 
 

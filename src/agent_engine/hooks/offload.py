@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent_engine.hooks.dispatch import Dispatch
     from agent_engine.hooks.plan import Entry
     from agent_engine.hooks.rows import Ran
-    from agent_engine.hooks.site import Site
+    from agent_engine.hooks.site import Where
 
 
 class Stage:
@@ -113,7 +113,7 @@ class Stage:
         self._dispatch.settle(self._ran or self._dispatch.heard(entry), None, error)
 
 
-def call(ran: Ran, site: Site) -> Outcome:
+def call(ran: Ran, site: Where) -> Outcome:
     """Call a hook's function right here, in the current context."""
     if ran.failure is not None:
         return None, ran.failure

@@ -15,14 +15,14 @@ from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
 from agent_engine.hooks.payloads import payload_type, set_turn
-from agent_engine.hooks.quick import Patience, call_all, call_all_timed, relay, together, walk
+from agent_engine.hooks.quick import Patience, Underway, call_all, call_all_timed, relay, set_off, together, walk
 from agent_engine.hooks.result import HookExecutionResult, HookResult
-from agent_engine.hooks.site import Site
 from agent_engine.hooks.told import Telling
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
 if TYPE_CHECKING:
     from agent_engine.hooks.result import Verdict
+    from agent_engine.hooks.site import Where
 
 Kind = Literal["async", "inline", "worker", "command", "webhook", "missing"]
 OnFailure = Literal["raise", "refuse", "log"]
@@ -55,7 +55,7 @@ class Entry:
     managed: bool
     when: Callable[..., object] | None
 
-    def argument(self, payload: Any, site: Site) -> Any:
+    def argument(self, payload: Any, site: Where) -> Any:
         """What the callable is called with: the payload, or the invocation that holds it."""
         if not self.managed:
             return payload
@@ -128,7 +128,7 @@ class Plan:
             found = self._foldings[kind] = Folding(self.spec, kind)
         return found
 
-    async def dispatch(self, payload: Any, site: Site) -> Verdict:
+    async def dispatch(self, payload: Any, site: Where) -> Verdict:
         """Run the hooks on ``payload`` and give the verdict. The payload is the dispatcher's from here on.
 
         Raises:
@@ -145,7 +145,8 @@ class Plan:
             if way is INLINE:
                 outcome = call_all(pending, payload)
             elif way is WALK:
-                outcome = await walk(pending, payload, self.limits)
+                gone = set_off(pending, payload)
+                outcome = await gone.arrive(self.limits) if isinstance(gone, Underway) else gone
             elif overrun() >= MOST_OVERRUN:
                 return await Dispatch(self, payload, site).run()
             elif way is RELAY:
@@ -162,7 +163,7 @@ class Plan:
         after = folding.read(payload)
         return let_through(payload, after is not before and not same(after, before))
 
-    async def _general(self, payload: Any, site: Site) -> Verdict:
+    async def _general(self, payload: Any, site: Where) -> Verdict:
         """The way that serves every plan, or the quick one that tells the site of each hook."""
         if type(payload) is not self._own or self._way not in TIMED:
             return await Dispatch(self, payload, site).run()
@@ -181,7 +182,7 @@ class Plan:
             return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome, told=pending)
         return let_through(payload, pending.known is not before and not same(pending.known, before))
 
-    async def dispatch_rows(self, payload: Any, site: Site) -> tuple[Verdict, list[HookExecutionResult]]:
+    async def dispatch_rows(self, payload: Any, site: Where) -> tuple[Verdict, list[HookExecutionResult]]:
         """The same with a row for each hook that ran; a hook's failure is a row and a refusal, never an exception."""
         if type(payload) is not self._own or site.sink is not None or self._way not in TIMED:
             one = Dispatch(self, payload, site, rows=[])

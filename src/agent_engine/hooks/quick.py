@@ -24,7 +24,7 @@ from agent_engine.hooks.workers import Errand, carry_back
 if TYPE_CHECKING:
     from agent_engine.hooks.plan import Entry
 
-__all__ = ["Outcome", "Position", "call_all", "relay", "together", "walk"]
+__all__ = ["Outcome", "Position", "Underway", "call_all", "relay", "set_off", "together", "walk"]
 
 _DONE: Final = object()
 _driving: Final = coroutine(drive)
@@ -71,6 +71,12 @@ async def walk(pending: Any, payload: Any, limits: Sequence[float], times: list[
 
     ``times`` is given when each ended (``time.perf_counter``).
     """
+    outcome = set_off(pending, payload, times)
+    return await outcome.arrive(limits) if isinstance(outcome, Underway) else outcome
+
+
+def set_off(pending: Any, payload: Any, times: list[float] | None = None) -> Outcome | Underway | None:
+    """The way of ``walk`` up to the first hook that suspends: most never do, and then nothing has to be awaited."""
     said: list[Any] = []
     walking = _walk(pending, payload, said) if times is None else _walk_timed(pending, payload, said, times)
     steps: Any = walking.__await__()
@@ -82,11 +88,27 @@ async def walk(pending: Any, payload: Any, limits: Sequence[float], times: list[
         return pending.__length_hint__(), None, error
     if awaited is _DONE:
         return (pending.__length_hint__(), said[0], None) if said else None
-    on = Position(pending, limits)
-    _, failed = await _driving(steps, awaited, on.watch, on.stop)
-    if failed is not None:
-        return on.left(), None, failed
-    return (on.left(), said[0], None) if said else None
+    return Underway(pending, steps, awaited, said)
+
+
+class Underway:
+    """A walk that has suspended."""
+
+    __slots__ = ("_awaited", "_pending", "_said", "_steps")
+
+    def __init__(self, pending: Any, steps: Any, awaited: Any, said: list[Any]) -> None:
+        self._pending = pending
+        self._steps = steps
+        self._awaited = awaited
+        self._said = said
+
+    async def arrive(self, limits: Sequence[float]) -> Outcome | None:
+        """The rest of the way, each hook within its limit; to be awaited at once."""
+        on = Position(self._pending, limits)
+        _, failed = await _driving(self._steps, self._awaited, on.watch, on.stop)
+        if failed is not None:
+            return on.left(), None, failed
+        return (on.left(), self._said[0], None) if self._said else None
 
 
 async def _walk(pending: Any, payload: Any, said: list[Any]) -> None:

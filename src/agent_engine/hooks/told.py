@@ -11,7 +11,7 @@ from agent_engine.hooks.result import HookRun
 
 if TYPE_CHECKING:
     from agent_engine.hooks.plan import Plan
-    from agent_engine.hooks.site import Site
+    from agent_engine.hooks.site import Where
 
 __all__ = ["Telling", "kept"]
 
@@ -35,7 +35,7 @@ class Telling:
 
     __slots__ = ("_folding", "_on", "_payload", "_pending", "_plan", "_site", "begun", "known", "left")
 
-    def __init__(self, plan: Plan, payload: Any, site: Site, folding: Folding) -> None:
+    def __init__(self, plan: Plan, payload: Any, site: Where, folding: Folding) -> None:
         self._plan = plan
         self._payload = payload
         self._site = site

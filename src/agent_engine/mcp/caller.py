@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_engine.hooks.managed import AuthContext, RunContext
 
 if TYPE_CHECKING:
-    from agent_engine.hooks.result import HookRun
-    from agent_engine.hooks.scope import HookScope, Site
+    from agent_engine.hooks.scope import HookScope
+    from agent_engine.hooks.site import Sink
     from agent_engine.records.journal import Journal
 
 
@@ -52,7 +51,7 @@ class Caller:
     agent: str | None = None
     journal: Journal | None = None
     step_id: str | None = None
-    sink: Callable[[Site, HookRun], None] | None = None
+    sink: Sink | None = None
     strict: bool = False
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ import anyio
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import McpRequestContext, McpResponseContext
-from agent_engine.hooks.scope import Site
+from agent_engine.hooks.site import Site, Where
 from agent_engine.mcp.errors import McpToolError, blocked
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Gate:
 
         run_id = self.call.caller.run_context.run_id or None
 
-        def sink(site: Site, run: HookRun) -> None:
+        def sink(site: Where, run: HookRun) -> None:
             journal.write(HookRan(run_id, site.step_id, site.agent, run))
 
         return sink

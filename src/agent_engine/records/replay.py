@@ -19,7 +19,7 @@ from agent_engine.hooks.errors import HookExecutionError
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.managed import RUN_CONTEXT, AuthContext, RunContext
 from agent_engine.hooks.payloads import HookInput, payload_type
-from agent_engine.hooks.site import Site
+from agent_engine.hooks.site import Site, Where
 from agent_engine.records.past_calls import Call, ReplayFilter, asked_calls, asked_query, recorded_calls, recorded_query
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Replay:
             RUN_CONTEXT.set(self._context)
         return self._context
 
-    def _keep(self, _site: Site, row: HookRun) -> None:
+    def _keep(self, _site: Where, row: HookRun) -> None:
         self._now[row.hook.name] = row.decision
 
     def _compare(self, call: Call, decision: str, reason: str | None, hook: str | None) -> None:

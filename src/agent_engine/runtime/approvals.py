@@ -105,7 +105,7 @@ async def _ask_hooks(step: Step, ask: ToolApproval, target: str | tuple[str, ...
         reason=ask.reason,
         call_id=ask.call_id,
     )
-    verdict = await plan.dispatch(payload, step.site)
+    verdict = await plan.dispatch(payload, step)
     if verdict.denied:
         return Reply("no", "hook", ask.arguments, verdict.public_reason, verdict.hook)
     if verdict.decision != "allow":

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from agent_engine.hooks.definition import HookDefinition
     from agent_engine.hooks.registry import HookRegistry
     from agent_engine.hooks.result import HookRun, Verdict
-    from agent_engine.hooks.scope import HookScope, Site
+    from agent_engine.hooks.scope import HookScope
+    from agent_engine.hooks.site import Site, Where
     from agent_engine.mcp.client import McpClients
     from agent_engine.plugins.loader import PluginSpace
     from agent_engine.records.journal import Journal
@@ -293,14 +294,14 @@ class _Builder:
         return await plan.dispatch(payload, self._site()) if plan is not None else None
 
     def _site(self) -> Site:
-        from agent_engine.hooks.scope import Site
+        from agent_engine.hooks.site import Site
 
         journal = self.journal
         if journal is None:
             return Site()
         from agent_engine.records.journal import HookRan
 
-        def sink(site: Site, run: HookRun) -> None:
+        def sink(site: Where, run: HookRun) -> None:
             journal.write(HookRan(None, site.step_id, site.agent, run))
 
         return Site(sink=sink, wants_payloads=journal.wants_payloads)

@@ -44,18 +44,18 @@ async def dispatch_closing(step: Step, plan: Plan, payload: Any) -> Verdict:
     """Dispatch a closing event. A cancellation in the middle of it ends the hook that it meets; the hooks behind that
     one still hear the event, so that whoever saw a step begin sees it end."""
     if len(plan.entries) == 1:
-        return await plan.dispatch(payload, step.site)
+        return await plan.dispatch(payload, step)
     state = step.state
 
     async def rest(others: Plan) -> None:
         await despite_cancellation(state, lambda: _tell(step, others, payload))
 
-    verdict: Verdict = await dispatch_heard(plan, state.host.heard_plans.of(plan), payload, step.site, rest)
+    verdict: Verdict = await dispatch_heard(plan, state.host.heard_plans.of(plan), payload, step, rest)
     return verdict
 
 
 async def _tell(step: Step, plan: Plan, payload: Any) -> None:
-    await plan.dispatch(payload, step.site)
+    await plan.dispatch(payload, step)
 
 
 async def in_turn(*closings: Callable[[], Awaitable[object]]) -> None:

@@ -79,7 +79,7 @@ class ModelHooks:
                 model=self.model.name,
                 extra={"pass": again} if again > 1 else {},
             )
-            verdict = await plan.dispatch(payload, self.step.site)
+            verdict = await plan.dispatch(payload, self.step)
             if refuses(verdict):
                 definitions = ()
             elif verdict.changed:
@@ -110,7 +110,7 @@ class ModelHooks:
                 max_tokens=self.settings.max_tokens,
                 extra=self._extra(),
             )
-            verdict = await plan.dispatch(payload, self.step.site)
+            verdict = await plan.dispatch(payload, self.step)
             if refuses(verdict):
                 raise RunBlocked(HookEvent.BEFORE_LLM, verdict.hook, verdict.public_reason)
             if verdict.changed:
@@ -170,7 +170,7 @@ class ModelHooks:
 
         payload = prefix_changed(self)
         if payload is not None:
-            await plan.dispatch(payload, self.step.site)
+            await plan.dispatch(payload, self.step)
 
     # The way out
 

@@ -98,4 +98,4 @@ async def _on_retry(
         error_type=type(error).__name__,
         operation=operation,
     )
-    await plan.dispatch(payload, step.site)
+    await plan.dispatch(payload, step)

@@ -202,7 +202,7 @@ async def _begin(state: RunState, root: Node) -> Sequence[Message]:
     step = Step(state, state.scope, "agent", root.name, root.name)
     plan = step.plan(HookEvent.ON_RUN_START)
     if plan is not None:
-        verdict = await plan.dispatch(state.run_context, step.site)
+        verdict = await plan.dispatch(state.run_context, step)
         if refuses(verdict):
             raise RunBlocked(HookEvent.ON_RUN_START, verdict.hook, verdict.public_reason)
         if verdict.payload is not state.run_context:

@@ -221,7 +221,7 @@ async def _alone(step: Step, plan: Any, payload: Any) -> None:
     await step.open()
     status = "error"
     try:
-        await in_context(copy_context(), plan.dispatch(payload, step.site))
+        await in_context(copy_context(), plan.dispatch(payload, step))
         status = "ok"
     finally:
         step.close(status, "ran" if status == "ok" else "failed")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from agent_engine.hooks.managed import RunContext
     from agent_engine.hooks.result import HookRun
-    from agent_engine.hooks.scope import HookScope, Site
+    from agent_engine.hooks.scope import HookScope
+    from agent_engine.hooks.site import Sink, Where
     from agent_engine.records.journal import Journal
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.limits import Limits
@@ -92,7 +93,7 @@ class RunState:
         self.message = message
         self.emit = emit
         self.strict = strict
-        self.sink: Callable[[Site, HookRun], None] | None = None
+        self.sink: Sink | None = None
         self.wants_payloads = self.journal is not None and self.journal.wants_payloads
         if self.journal is not None or emit is not None:
             self.sink = self._sink()
@@ -107,7 +108,6 @@ class RunState:
         self.refusals: dict[tuple[str, str, str], int] = {}
         self.seen: set[tuple[str, str, str]] = set()
         self.metadata: dict[str, Any] = {}
-        self.sites: dict[str | None, Site] = {}
         # Answers to the asks of a waiting run, by call id; empty in a run that did not wait.
         self.decisions: Mapping[str, str] = {}
         # The ids that open questions to a person go by.
@@ -146,20 +146,20 @@ class RunState:
         if self.emit is not None:
             self.emit(RunEvent(kind, self.run_id, data, result))
 
-    def _sink(self) -> Callable[[Site, HookRun], None]:
+    def _sink(self) -> Sink:
         journal, streamed = self.journal, self.emit is not None
         if journal is None:
             return self._tell_hook
         from agent_engine.records.journal import HookRan
 
-        def sink(site: Site, run: HookRun) -> None:
+        def sink(site: Where, run: HookRun) -> None:
             journal.write(HookRan(self.run_id, site.step_id, site.agent, run))
             if streamed:
                 self._tell_hook(site, run)
 
         return sink
 
-    def _tell_hook(self, site: Site, run: HookRun) -> None:
+    def _tell_hook(self, site: Where, run: HookRun) -> None:
         self.tell(
             "hook",
             event=str(run.event),

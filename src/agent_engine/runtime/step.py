@@ -8,24 +8,27 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import in_context
-from agent_engine.hooks.scope import HookScope, Site
+from agent_engine.hooks.scope import HookScope
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
     from agent_engine.hooks.events import HookEvent
+    from agent_engine.hooks.managed import RunContext
     from agent_engine.hooks.plan import Plan
     from agent_engine.hooks.result import Verdict
+    from agent_engine.hooks.site import Sink
     from agent_engine.records.journal import Outcome, StepClosed, StepKind, StepOpened
     from agent_engine.runtime.state import RunState
 
 
 class Step:
-    """A turn, a model call or a tool call. It asks its scope who listens, and writes its two lines in the journal."""
+    """A turn, a model call or a tool call. It asks its scope who listens, is where their hooks run, and writes its two
+    lines in the journal."""
 
     __slots__ = (
-        "_site", "agent", "kind", "name", "opened", "parent_id", "scope", "state", "step_id", "timers", "unheard",
+        "agent", "kind", "name", "opened", "parent_id", "scope", "state", "step_id", "timers", "unheard",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +52,6 @@ class Step:
         self.step_id: str | None = None
         self.unheard: list[str] | None = None
         self.opened = time.perf_counter()
-        self._site: Site | None = None
 
     async def open(self, **detail: Any) -> None:
         """Write the step's first line, where there is a journal; wait for it where it asks to."""
@@ -123,35 +125,35 @@ class Step:
             self.unheard.append(event._value_)
         return plan
 
-    @property
-    def site(self) -> Site:
-        """Where the hooks of this step run, as the dispatcher wants to know it."""
-        site, state = self._site, self.state
-        if site is None or site.run_context is not state.run_context:
-            # Without a journal steps have no ids, and all steps of an agent are at the same site.
-            site = state.sites.get(self.agent) if self.step_id is None else None
-            if site is None or site.run_context is not state.run_context:
-                site = self._new_site()
-            self._site = site
-        return site
+    # Where hooks run, as the dispatcher wants to know it; read from the state, which may change what it holds.
 
-    def _new_site(self) -> Site:
-        state = self.state
-        site = Site(
-            run_context=state.run_context,
-            agent=self.agent,
-            step_id=self.step_id,
-            sink=state.sink,
-            wants_payloads=state.wants_payloads,
-            strict=state.strict,
-        )
-        if self.step_id is None:
-            state.sites[self.agent] = site
-        return site
+    @property
+    def run_context(self) -> RunContext:
+        return self.state.run_context
+
+    @property
+    def sink(self) -> Sink | None:
+        return self.state.sink
+
+    @property
+    def wants_payloads(self) -> bool:
+        return self.state.wants_payloads
+
+    @property
+    def strict(self) -> bool:
+        return self.state.strict
+
+    @property
+    def metadata(self) -> None:
+        return None
+
+    @property
+    def cwd(self) -> None:
+        return None
 
     async def aside(self, plan: Plan, payload: Any) -> Verdict:
         """A dispatch that is a step of its own: what its hooks set in context variables is seen by nobody else."""
-        return await in_context(contextvars.copy_context(), plan.dispatch(payload, self.site))
+        return await in_context(contextvars.copy_context(), plan.dispatch(payload, self))
 
     def base(self) -> dict[str, Any]:
         """The fields that every payload has."""

@@ -128,7 +128,7 @@ class TextWindow:
     async def _ask(self, plan: Plan, *, final: bool) -> None:
         payload = payloads.OnLLMDeltaInput(**self._step.base(), text=self._pending, index=self._index, final=final)
         self._index += 1
-        verdict = await plan.dispatch(payload, self._step.site)
+        verdict = await plan.dispatch(payload, self._step)
         if refuses(verdict):
             raise RunBlocked(HookEvent.ON_LLM_DELTA, verdict.hook, verdict.public_reason)
         text: str = verdict.payload.text

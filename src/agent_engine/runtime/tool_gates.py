@@ -158,7 +158,7 @@ class Gates:
             tool_description=self.tool.description,
             extra={"pass": self._passes} if self._passes > 1 else {},
         )
-        verdict = await plan.dispatch(payload, self.step.site)
+        verdict = await plan.dispatch(payload, self.step)
         self.context.extend(verdict.additional_context)
         if verdict.denied:
             raise Refused(verdict.hook, verdict.public_reason)
@@ -176,7 +176,7 @@ class Gates:
                 call_id=self.call.id,
                 metadata={"pass": self._passes} if self._passes > 1 else {},
             )
-            verdict = await plan.dispatch(payload, self.step.site)
+            verdict = await plan.dispatch(payload, self.step)
             if refuses(verdict):
                 raise Refused(verdict.hook, verdict.public_reason)
         self.passed_call = True

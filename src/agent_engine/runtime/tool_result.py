@@ -165,7 +165,7 @@ class ResultHooks:
             result=text,
             latency_ms=self._body_ms,
         )
-        verdict = await plan.dispatch(payload, self.step.site)
+        verdict = await plan.dispatch(payload, self.step)
         if refuses(verdict):
             return value, verdict
         changed = verdict.payload.result

@@ -227,7 +227,7 @@ class Turn:
             conversation_history=private_copy(list(history)),
             tools_available=list((await self.toolset()).by_name),
         )
-        verdict = await plan.dispatch(payload, self.step.site)
+        verdict = await plan.dispatch(payload, self.step)
         if refuses(verdict):
             raise self.blocked(HookEvent.BEFORE_AGENT, verdict.hook, verdict.public_reason)
         self.under_way = True

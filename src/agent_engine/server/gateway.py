@@ -15,7 +15,7 @@ from agent_engine.hooks.payloads import (
     MessageUndeliveredInput,
     OnAuthInput,
 )
-from agent_engine.hooks.site import Site
+from agent_engine.hooks.site import Site, Where
 from agent_engine.server.errors import ApiError
 from agent_engine.server.identity import Identity
 
@@ -130,7 +130,7 @@ class Gateway:
 
         run_id = context.run_id if context is not None else None
 
-        def sink(_site: Site, run: HookRun) -> None:
+        def sink(_site: Where, run: HookRun) -> None:
             journal.write(HookRan(run_id, None, None, run))
 
         return Site(run_context=context, sink=sink, wants_payloads=journal.wants_payloads)
