@@ -32,7 +32,7 @@ BIG = "the-run-of-500-steps"
 
 
 def _fact(kind: str, /, **values: object) -> Fact:
-    return kind, tuple(values.get(name) for name in FIELDS[kind]), ()
+    return kind, (), *(values.get(name) for name in FIELDS[kind])
 
 
 def _hook(number: int, run_id: str, step_id: str, agent: str, hook: int, at: float) -> Fact:

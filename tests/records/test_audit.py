@@ -172,7 +172,7 @@ async def test_the_chain_is_append_only_for_a_slip_of_the_hand(tmp_path: Path) -
 def test_any_single_edit_of_any_entry_breaks_the_chain(values: list[object], edit: int) -> None:
     key, before, entries = b"key", "", []
     for seq, value in enumerate([*values, "end"], 1):
-        body = body_of(("hook", (value,), ()))
+        body = body_of(("hook", (), value))
         before = code(key, before, seq, body)
         entries.append((seq, body, before))
     at = edit % len(entries)

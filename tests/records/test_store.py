@@ -12,6 +12,7 @@ import pytest
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
 from agent_engine.records.journal import HookRan, RunClosed, RunOpened, open_journal
+from agent_engine.records.jsonlsink import JsonlSink
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.views import RecordFilter, RunFilter
@@ -265,3 +266,21 @@ async def test_a_request_outside_of_any_run_is_no_run_that_stays_open(address: s
     with RecordReader.open(address) as reader:
         assert [row.run_id for row in reader.runs()] == ["r1"]
         assert [one.name for one in reader.coverage() if one.kind == "tool"] == ["tools/list"]
+
+
+def test_a_json_lines_log_that_was_closed_says_so_and_can_be_opened_although_a_child_still_holds_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "records.jsonl"
+    sink = JsonlSink(str(path), RecordSettings())
+    sink.open()
+    assert sink._file is not None
+    inherited = os.dup(sink._file.fileno())  # as a process that is being started has it, until it becomes another
+    try:
+        sink.close()
+        assert json.loads(path.read_text().splitlines()[-1])["entry"] == "stopped"
+        again = JsonlSink(str(path), RecordSettings())
+        assert not again.open().crashed
+        again.close()
+    finally:
+        os.close(inherited)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
-from agent_engine.records.facts import Fact
+from agent_engine.records.facts import Fact, as_dict
 from agent_engine.records.journal import Journals, MemoryJournal, RunOpened, new_id, open_journal
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings
@@ -44,7 +44,7 @@ class Gate:
         if self.down:
             self.tried.set()
             raise ConnectionError("password=secret")
-        if self.refuses is not None and any(self.refuses in values for _, values, _ in facts):
+        if self.refuses is not None and any(self.refuses in fact for fact in facts):
             raise ValueError("not to my liking")
         self.facts += facts
         return len(self.facts)
@@ -73,7 +73,7 @@ async def test_a_clean_stop_loses_nothing_and_keeps_the_order() -> None:
     for number in range(5000):
         journal.write(_opened(number))
     await journal.stop()
-    assert [values[0] for _, values, _ in gate.facts] == [f"r{number}" for number in range(5000)]
+    assert [as_dict(fact)["run_id"] for fact in gate.facts] == [f"r{number}" for number in range(5000)]
     assert gate.closed
 
 
@@ -109,7 +109,7 @@ async def test_beyond_the_hard_limit_entries_are_counted_and_the_log_says_where(
     gate.open_gate.set()
     await journal.stop()
     kept = [fact for fact in gate.facts if fact[0] == "run_opened"]
-    marks = [values[1] for kind, values, _ in gate.facts if kind == "lost"]
+    marks = [as_dict(fact)["count"] for fact in gate.facts if fact[0] == "lost"]
     assert len(kept) + sum(marks) == 200
     assert sum(marks) == lost
 
@@ -139,7 +139,7 @@ async def test_a_store_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixtu
         journal.write(_opened(2))
         gate.down = False
         await asyncio.wait_for(journal.flush(), 20)
-    assert [values[0] for _, values, _ in gate.facts] == ["r1", "r2"]
+    assert [as_dict(fact)["run_id"] for fact in gate.facts] == ["r1", "r2"]
     assert journal.status.lost == 0
     assert journal.status.problem is None
     assert "secret" not in caplog.text
@@ -165,10 +165,10 @@ async def test_one_entry_that_a_store_refuses_does_not_hold_up_the_others() -> N
         journal.write(_opened(number))
     await journal.flush()
     await journal.stop()
-    assert [values[0] for kind, values, _ in gate.facts if kind == "run_opened"] == [
+    assert [as_dict(fact)["run_id"] for fact in gate.facts if fact[0] == "run_opened"] == [
         f"r{number}" for number in range(20) if number != 7
     ]
-    assert [values[1] for kind, values, _ in gate.facts if kind == "lost"] == [1]
+    assert [as_dict(fact)["count"] for fact in gate.facts if fact[0] == "lost"] == [1]
 
 
 async def test_several_journals_get_every_entry_and_ask_for_what_any_of_them_wants(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -210,4 +210,3 @@ class HookRun:
     before: Any = None
     after: Any = None
     additional_context: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ START = ""
 
 def body_of(fact: Fact) -> str:
     """What is signed of an entry: its kind and values as JSON, and digests of its payloads where there are any."""
-    kind, values, payloads = fact
+    kind, payloads, *values = fact
     if not payloads:
         return _encode([kind, *values])
     digests = {which: payload_digest(body) for which, body in payloads}

@@ -1,6 +1,6 @@
 """Facts: entries as flat values without payloads, the form in which every store keeps them.
 
-A fact is ``(kind, values, payloads)``; the names of its values are in :data:`FIELDS`.
+A fact is one flat tuple, ``(kind, payloads, *values)``; the names of its values are in :data:`FIELDS`.
 """
 
 from __future__ import annotations
@@ -68,24 +68,34 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 """kind of fact → names of its values. ``at`` is seconds since the epoch; ``usage`` and ``detail`` are JSON text."""
 
-HOOK_IDENTITY = FIELDS["hook"].index("event")
+HEAD = 2
+"""Where the values of a fact begin."""
+
+
+def place(kind: str, name: str) -> int:
+    """Where in a fact of this kind a value stands."""
+    return HEAD + FIELDS[kind].index(name)
+
+
+HOOK_IDENTITY = place("hook", "event")
 """Where, in a hook's fact, the values begin that say which hook it was (the ones before say what it did)."""
 
 Payloads: TypeAlias = Sequence[tuple[str, str]]
 """(which, JSON text): before and after of a hook; asked, used and result of a step."""
 
 
-Fact: TypeAlias = tuple[str, tuple[Any, ...], Payloads]
-"""``(kind, values, payloads)``. A plain tuple of plain values, which the garbage collector soon leaves alone."""
+Fact: TypeAlias = tuple[Any, ...]
+"""``(kind, payloads, *values)``. One plain tuple of plain values, which the garbage collector soon leaves alone: from
+the queue to the database there are thousands of them."""
 
 
 def as_dict(fact: Fact) -> dict[str, Any]:
     """The values of a fact by their names."""
-    return dict(zip(FIELDS[fact[0]], fact[1], strict=True))
+    return dict(zip(FIELDS[fact[0]], fact[HEAD:], strict=True))
 
 
 def lost(count: int) -> Fact:
-    return "lost", (time.time(), count), ()
+    return "lost", (), time.time(), count
 
 
 _LONGEST_NAME = 200
@@ -98,13 +108,10 @@ _NAMES = frozenset((
 
 def clean(fact: Fact) -> Fact:
     """The fact with texts that every database takes: no NUL, no lone surrogate, no name too long for an index."""
-    kind, found, payloads = fact
-    names = FIELDS[kind]
-    values = tuple(
-        _short(_clean_value(value)) if name in _NAMES else _clean_value(value)
-        for name, value in zip(names, found, strict=True)
-    )
-    return kind, values, [(which, _clean_text(body)) for which, body in payloads]
+    values = [
+        _short(_clean_value(value)) if name in _NAMES else _clean_value(value) for name, value in as_dict(fact).items()
+    ]
+    return fact[0], tuple((which, _clean_text(body)) for which, body in fact[1]), *values
 
 
 def _short(value: object) -> object:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agent_engine.records import audit
-from agent_engine.records.facts import FIELDS, Fact, as_dict
+from agent_engine.records.facts import FIELDS, HEAD, Fact, as_dict
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import OpenRun, Recovery
 
@@ -55,7 +55,7 @@ class JsonlSink:
         recovery = self._read_back()
         if recovery.crashed:
             runs = [run.run_id for run in recovery.open_runs]
-            self.write([("recovered", (time.time(), recovery.last_seq, _encode(runs)), ())])
+            self.write([("recovered", (), time.time(), recovery.last_seq, _encode(runs))])
         return recovery
 
     def write(self, facts: Sequence[Fact]) -> int:
@@ -64,7 +64,7 @@ class JsonlSink:
         seq, mac, lines = self._seq, self._mac, []
         for fact in facts:
             seq += 1
-            kind, _, payloads = fact
+            kind, payloads = fact[:HEAD]
             line = {"seq": seq, "entry": kind, **as_dict(fact)}
             if payloads:
                 line["payloads"] = {which: json.loads(body) for which, body in payloads}
@@ -84,9 +84,13 @@ class JsonlSink:
 
     def close(self) -> None:
         if self._file is not None:
-            self.write([("stopped", (time.time(),), ())])
-            self._file.close()
-            self._file = None
+            try:
+                self.write([("stopped", (), time.time())])
+            finally:
+                if fcntl is not None:  # closing alone does not: a process that is being started may hold a copy
+                    fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+                self._file.close()
+                self._file = None
 
     def _append(self, data: bytes) -> None:
         assert self._file is not None
@@ -165,8 +169,8 @@ def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
 
 def fact_of(entry: dict[str, Any]) -> Fact:
     """The fact a line was written from."""
-    values = tuple(entry.get(name) for name in FIELDS[entry["entry"]])
-    return entry["entry"], values, [(which, _encode(body)) for which, body in entry.get("payloads", {}).items()]
+    payloads = tuple((which, _encode(body)) for which, body in entry.get("payloads", {}).items())
+    return entry["entry"], payloads, *(entry.get(name) for name in FIELDS[entry["entry"]])
 
 
 def complete_size(path: Path) -> int:

@@ -28,11 +28,13 @@ from agent_engine.records.settings import RecordSettings
 if TYPE_CHECKING:
     from agent_engine.hooks.result import HookRun
 
-Taken: TypeAlias = Entry | tuple[Any, ...]
-"""What waits in a queue: a fact as one flat tuple, its kind first, or an entry that is still to become one."""
+Taken: TypeAlias = Entry | Fact
+"""What waits in a queue: a fact, or an entry that is still to become one."""
 
 _AT_ONCE = 2_000
 """Characters (a container counts as 16) up to which a payload is digested where the entry is written."""
+
+_MOST_HOOKS = 4_096
 
 _STEP_EVENTS = {
     ("tool", "asked"): "before_tool",
@@ -63,6 +65,7 @@ class FactMaker:
         self._last: tuple[object, str | None] = (None, None)
         self._seen: dict[int, tuple[object, str | None]] = {}
         self._kinds: dict[tuple[str | None, str], str] = {}
+        self._hooks: dict[tuple[object, ...], tuple[object, tuple[Any, ...]]] = {}
         self.chars = 0
 
     def take(self, entry: Entry) -> Taken:
@@ -72,21 +75,20 @@ class FactMaker:
             run = entry.run  # type: ignore[union-attr]  # kind is HookRan, here and below
             payload, found = self._last
             if run.before is None:
-                return "hook", *_hook_values(entry, run, None, None, self._reason)  # type: ignore[arg-type]
+                return "hook", (), *self._hook_values(entry, run, None, None)  # type: ignore[arg-type]
             if run.before is payload and run.after is payload and not self._settings.capture:
-                return "hook", *_hook_values(entry, run, found, found, self._reason)  # type: ignore[arg-type]
+                return "hook", (), *self._hook_values(entry, run, found, found)  # type: ignore[arg-type]
         elif (kind is StepOpened or kind is StepClosed) and not self._settings.capture:
             detail = entry.detail  # type: ignore[union-attr]  # kind is one of these two
             if "payload" not in detail:
                 text = _json(detail)
                 if kind is StepOpened:
-                    return "step_opened", *_opened_values(entry, text)  # type: ignore[arg-type]
-                return "step_closed", *_closed_values(entry, text, self._reason)  # type: ignore[arg-type]
+                    return "step_opened", (), *_opened_values(entry, text)  # type: ignore[arg-type]
+                return "step_closed", (), *_closed_values(entry, text, self._reason)  # type: ignore[arg-type]
         try:
-            name, values, _ = self._fact(entry, at_once=True)
+            return self._fact(entry, at_once=True)
         except _LaterError:
             return entry
-        return name, *values
 
     def begin(self) -> None:
         """Forget the payloads of the batch before; their ids may stand for others now."""
@@ -96,10 +98,10 @@ class FactMaker:
     def make(self, taken: Taken) -> Fact:
         """The fact for what ``take`` gave."""
         if type(taken) is tuple:
-            return taken[0], taken[1:], ()
+            return taken
         return self._fact(taken, at_once=False)  # type: ignore[arg-type]  # what is no tuple is an entry
 
-    def _fact(self, entry: Entry, *, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+    def _fact(self, entry: Entry, *, at_once: bool) -> Fact:
         if isinstance(entry, HookRan):
             return self._hook(entry, entry.run, at_once)
         if isinstance(entry, StepOpened):
@@ -107,10 +109,10 @@ class FactMaker:
         if isinstance(entry, StepClosed):
             return self._step_closed(entry, at_once)
         if isinstance(entry, RunOpened):
-            return "run_opened", _run_opened(entry), ()
-        return "run_closed", _run_closed(entry), ()
+            return "run_opened", (), *_run_opened(entry)
+        return "run_closed", (), *_run_closed(entry)
 
-    def _hook(self, entry: HookRan, run: HookRun, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+    def _hook(self, entry: HookRan, run: HookRun, at_once: bool) -> Fact:
         event, settings = str(run.event), self._settings
         before = after = None
         payloads: list[tuple[str, str]] = []
@@ -123,20 +125,51 @@ class FactMaker:
             if settings.digests:
                 before = self._digest(event, run.before, at_once)
                 after = self._digest(event, run.after, at_once) if changed else before
-        return "hook", _hook_values(entry, run, before, after, self._reason), payloads
+        return "hook", tuple(payloads), *self._hook_values(entry, run, before, after)
 
-    def _step_opened(self, entry: StepOpened, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+    def _hook_values(self, entry: HookRan, run: HookRun, before: str | None, after: str | None) -> tuple[Any, ...]:
+        return (
+            entry.record_id,
+            entry.run_id,
+            entry.step_id,
+            entry.agent,
+            run.started_at,
+            run.decision,
+            _cap(run.reason, self._reason),
+            bool(run.broke),
+            run.failure_type,
+            ",".join(run.changed) if run.changed else None,
+            before,
+            after,
+            round(run.duration_ms, 4),
+            run.group,
+            bool(run.additional_context),
+            *self._identity(run),
+        )
+
+    def _identity(self, run: HookRun) -> tuple[Any, ...]:
+        """What says which hook it was; worked out once for each."""
+        hook = run.hook
+        key = (id(hook), run.event, run.mode, run.policy, run.observe, run.shadow)
+        known = self._hooks.get(key)
+        if known is None or known[0] is not hook:
+            if len(self._hooks) >= _MOST_HOOKS:
+                self._hooks.clear()
+            known = self._hooks[key] = (hook, _identity_of(run))
+        return known[1]
+
+    def _step_opened(self, entry: StepOpened, at_once: bool) -> Fact:
         if self._settings.capture:
             self._kinds[(entry.run_id, entry.step_id)] = entry.kind
         detail, payloads = self._detail(entry.detail, entry.kind, at_once)
-        return "step_opened", _opened_values(entry, detail), payloads
+        return "step_opened", payloads, *_opened_values(entry, detail)
 
-    def _step_closed(self, entry: StepClosed, at_once: bool) -> tuple[str, tuple[Any, ...], Payloads]:
+    def _step_closed(self, entry: StepClosed, at_once: bool) -> Fact:
         key = (entry.run_id, entry.step_id)
         detail, payloads = self._detail(entry.detail, self._kinds.get(key, "tool"), at_once)
         if self._kinds and entry.outcome != "waiting":
             self._kinds.pop(key, None)
-        return "step_closed", _closed_values(entry, detail, self._reason), payloads
+        return "step_closed", payloads, *_closed_values(entry, detail, self._reason)
 
     def _detail(self, detail: Mapping[str, Any], kind: str, at_once: bool) -> tuple[str | None, Payloads]:
         """The safe part of a step's detail as JSON (digests in the place of payloads), and the payloads to store."""
@@ -149,7 +182,7 @@ class FactMaker:
                 payloads += self._stored(_STEP_EVENTS[kind, which], at_once, **{which: value})
             if settings.digests:
                 safe[f"{which}_digest"] = self._digest("", value, at_once)
-        return _json(safe), payloads
+        return _json(safe), tuple(payloads)
 
     def _digest(self, event: str, payload: object, at_once: bool) -> str | None:
         known = self._last if at_once else self._seen.get(id(payload), self._last)
@@ -192,24 +225,9 @@ class FactMaker:
             return canonical({"not_stored": f"the redaction failed ({type(error).__name__})"})
 
 
-def _hook_values(entry: HookRan, run: HookRun, before: str | None, after: str | None, reason: int) -> tuple[Any, ...]:
+def _identity_of(run: HookRun) -> tuple[Any, ...]:
     hook = run.hook
     return (
-        entry.record_id,
-        entry.run_id,
-        entry.step_id,
-        entry.agent,
-        run.started_at,
-        run.decision,
-        _cap(run.reason, reason),
-        bool(run.broke),
-        run.failure_type,
-        ",".join(run.changed) if run.changed else None,
-        before,
-        after,
-        round(run.duration_ms, 4),
-        run.group,
-        bool(run.additional_context),
         str(run.event),
         hook.id,
         hook.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-HELD_S = 0.0002
+HELD_S = 0.0003
 """Seconds of computing after which others are let in."""
 
 _BREATH_S = 20e-6

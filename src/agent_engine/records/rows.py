@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_engine.records import audit
-from agent_engine.records.facts import FIELDS, HOOK_IDENTITY, Fact
+from agent_engine.records.facts import FIELDS, HEAD, HOOK_IDENTITY, Fact, Payloads, place
 from agent_engine.records.pace import Pace
 from agent_engine.records.runstate import BUCKET_RATIO, RunState, StepState, is_ungated
 
 Row = tuple[Any, ...]
 
-_BROKE, _DURATION, _OBSERVE, _SHADOW = (
-    FIELDS["hook"].index(name) for name in ("broke", "duration_ms", "observe", "shadow")
+_AGENT, _BROKE, _DURATION, _OBSERVE, _SHADOW = (
+    place("hook", name) for name in ("agent", "broke", "duration_ms", "observe", "shadow")
 )
-_RUN_ID = {kind: names.index("run_id") for kind, names in FIELDS.items() if "run_id" in names}
+_RUN_ID = {kind: place(kind, "run_id") for kind, names in FIELDS.items() if "run_id" in names}
 _LOG_RATIO = math.log(BUCKET_RATIO)
 _QUIET = ("allow", "none")
 _REMEMBERED_RUNS = 50_000
@@ -61,33 +61,29 @@ class RowBuilder:
     def unknown_runs(self, facts: Sequence[Fact]) -> set[str]:
         """Ids of runs that these facts belong to and that are not remembered; some may be in the store."""
         unknown = set()
-        for kind, values, _ in facts:
-            at = _RUN_ID.get(kind)
-            if at is not None and (run_id := values[at]) and run_id not in self.runs:
+        for fact in facts:
+            at = _RUN_ID.get(fact[0])
+            if at is not None and (run_id := fact[at]) and run_id not in self.runs:
                 unknown.add(run_id)
         return unknown
 
     def unknown_hooks(self, facts: Sequence[Fact]) -> set[Row]:
         """Identities of hooks that have no key yet."""
         known = self.hooks
-        return {
-            identity
-            for kind, values, _ in facts
-            if kind == "hook" and (identity := values[HOOK_IDENTITY:]) not in known
-        }
+        return {identity for fact in facts if fact[0] == "hook" and (identity := fact[HOOK_IDENTITY:]) not in known}
 
     def build(self, facts: Sequence[Fact], seq: int, mac: str) -> Batch:
         """The rows for these facts, numbered from ``seq + 1`` on."""
         batch, pace = Batch(seq=seq, mac=mac), Pace()
         for fact in facts:
             pace.step()
-            kind, values, payloads = fact
+            kind = fact[0]
             batch.seq += 1
             if self._audit_key is not None:
                 body = audit.body_of(fact)
                 batch.mac = audit.code(self._audit_key, batch.mac, batch.seq, body)
                 batch.chain.append((batch.seq, kind, body, batch.mac))
-            self._rules[kind](batch, values, payloads)
+            self._rules[kind](batch, fact)
         return batch
 
     def written(self, batch: Batch) -> None:
@@ -119,21 +115,21 @@ class RowBuilder:
             run.facets.add((facet, value))
             batch.facets.append((facet, value, run.key))
 
-    def _run_opened(self, batch: Batch, values: Row, _payloads: object) -> None:
-        run_id, system, session_id, user_id, organization_id, at, message_digest, generation = values
+    def _run_opened(self, batch: Batch, fact: Fact) -> None:
+        run_id, system, session_id, user_id, organization_id, at, message_digest, generation = fact[HEAD:]
         run = self._run(batch, run_id, at)
         run.system, run.session_id, run.user_id, run.organization_id = system, session_id, user_id, organization_id
         run.message_digest, run.generation = message_digest or run.message_digest, generation
         run.status, run.ended_at, run.error_type = "open", None, None
 
-    def _run_closed(self, batch: Batch, values: Row, _payloads: object) -> None:
-        run_id, status, error_type, at, duration_ms, usage = values
+    def _run_closed(self, batch: Batch, fact: Fact) -> None:
+        run_id, status, error_type, at, duration_ms, usage = fact[HEAD:]
         run = self._run(batch, run_id, at)
         run.status, run.error_type, run.ended_at, run.duration_ms = status, error_type, at, duration_ms
         run.usage = usage or run.usage
 
-    def _step_opened(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
-        run_id, step_id, parent_id, kind, name, agent, at, detail = values
+    def _step_opened(self, batch: Batch, fact: Fact) -> None:
+        _, payloads, run_id, step_id, parent_id, kind, name, agent, at, detail = fact
         if not run_id:  # a request while an engine is built; it is in the log, but of no run
             self._outside[step_id] = (kind, name, agent, at)
             return
@@ -148,16 +144,17 @@ class RowBuilder:
             self._facet(batch, run, "tool", name)
         self._keep(batch, step.key, payloads, at)
 
-    def _step_closed(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
-        run_id, step_id, *rest, duration_ms, detail, unheard = values
+    def _step_closed(self, batch: Batch, fact: Fact) -> None:
+        _, payloads, run_id, step_id, *rest, refused_by, reason, duration_ms, detail, unheard = fact
         if not run_id:
             kind, name, agent, at = self._outside.pop(step_id, ("engine", "", None, time.time()))
             self._cover(batch, at, kind, name, agent, unheard)
             return
         run = self._run(batch, run_id)
         step = self._step(batch, run, step_id)
-        step.status, step.error_type, step.outcome, step.refused_by, step.reason = rest
-        step.duration_ms, step.closed, step.unheard = duration_ms, detail or step.closed, unheard
+        step.status, step.error_type, step.outcome = rest
+        step.refused_by = refused_by
+        step.reason, step.duration_ms, step.closed, step.unheard = reason, duration_ms, detail or step.closed, unheard
         batch.steps[step.key] = step
         at = time.time() if step.started_at is None else step.started_at
         self._keep(batch, step.key, payloads, at)
@@ -173,25 +170,25 @@ class RowBuilder:
         else:
             total[1] += 1
 
-    def _hook(self, batch: Batch, values: Row, payloads: Sequence[tuple[str, str]]) -> None:
-        record_id, run_id, step_id, _agent, at, decision = values[:6]
+    def _hook(self, batch: Batch, fact: Fact) -> None:
+        _, payloads, record_id, run_id, step_id, _, at, decision = fact[: _AGENT + 3]
         run_key = step_key = None
-        shadow = values[_SHADOW]
+        shadow = fact[_SHADOW]
         if run_id:
             run = self._run(batch, run_id, at)
             run_key = run.key
             run.hook_runs += 1
             if step_id is not None:
                 step_key = self._step(batch, run, step_id).key
-            if values[_BROKE]:
+            if fact[_BROKE]:
                 run.broke += 1
             if decision not in _QUIET:
-                if decision == "deny" and not shadow and not values[_OBSERVE]:
+                if decision == "deny" and not shadow and not fact[_OBSERVE]:
                     run.denied += 1
                 self._facet(batch, run, "decision", "shadow" if shadow else decision)
-        hook = self.hooks[values[HOOK_IDENTITY:]]
-        batch.hook_runs.append((batch.seq, record_id, run_key, step_key, hook, *values[3:HOOK_IDENTITY]))
-        duration = values[_DURATION]
+        hook = self.hooks[fact[HOOK_IDENTITY:]]
+        batch.hook_runs.append((batch.seq, record_id, run_key, step_key, hook, *fact[_AGENT:HOOK_IDENTITY]))
+        duration = fact[_DURATION]
         key = (int(at // 86400), hook, f"shadow {decision}" if shadow else decision, bucket_of(duration))
         total = batch.stats.get(key)
         if total is None:
@@ -202,12 +199,12 @@ class RowBuilder:
         if payloads:
             self._keep(batch, batch.seq, payloads, at)
 
-    def _lost(self, batch: Batch, values: Row, _payloads: object) -> None:
-        at, count = values
+    def _lost(self, batch: Batch, fact: Fact) -> None:
+        at, count = fact[HEAD:]
         batch.marks.append((batch.seq, "lost", at, count, None, None))
 
-    def _recovered(self, batch: Batch, values: Row, _payloads: object) -> None:
-        at, last_seq, open_runs = values
+    def _recovered(self, batch: Batch, fact: Fact) -> None:
+        at, last_seq, open_runs = fact[HEAD:]
         for run_id in json.loads(open_runs):
             run = self.runs.get(run_id)
             if run is not None and run.status == "open":
@@ -215,10 +212,10 @@ class RowBuilder:
                 batch.runs[run.key] = run
         batch.marks.append((batch.seq, "recovered", at, None, last_seq, open_runs))
 
-    def _stopped(self, batch: Batch, values: Row, _payloads: object) -> None:
-        batch.marks.append((batch.seq, "stopped", values[0], None, None, None))
+    def _stopped(self, batch: Batch, fact: Fact) -> None:
+        batch.marks.append((batch.seq, "stopped", fact[HEAD], None, None, None))
 
-    def _keep(self, batch: Batch, seq: int, payloads: Sequence[tuple[str, str]], at: float) -> None:
+    def _keep(self, batch: Batch, seq: int, payloads: Payloads, at: float) -> None:
         expires = None if self._ttl is None else at + self._ttl
         for which, body in payloads:
             batch.payloads.append((seq, which, body, expires))

@@ -177,7 +177,7 @@ class SqlSink:
             )
             if recovery.crashed:
                 runs = json.dumps([run.run_id for run in recovery.open_runs])
-                self._write(self._rows.build([("recovered", (now, seq, runs), ())], seq, mac))
+                self._write(self._rows.build([("recovered", (), now, seq, runs)], seq, mac))
             self._run("COMMIT")
         except BaseException:
             self._roll_back()

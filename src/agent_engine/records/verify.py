@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from agent_engine.records import audit, schema
 from agent_engine.records.audit import ChainCheck, Head, Verification
 from agent_engine.records.connect import shown
-from agent_engine.records.facts import FIELDS, HOOK_IDENTITY
+from agent_engine.records.facts import FIELDS, HEAD, HOOK_IDENTITY
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, split_address
 
@@ -218,8 +218,8 @@ def _paged(connection: Connection, query: Select[Any]) -> Iterator[tuple[Any, ..
 def _records_query() -> Select[Any]:
     """Each record's number and the values of its fact."""
     run, hook = schema.hook_runs, schema.hooks
-    did = [run.c[name] for name in FIELDS["hook"][4:HOOK_IDENTITY]]
-    was = [hook.c[name] for name in FIELDS["hook"][HOOK_IDENTITY:]]
+    did = [run.c[name] for name in FIELDS["hook"][4 : HOOK_IDENTITY - HEAD]]
+    was = [hook.c[name] for name in FIELDS["hook"][HOOK_IDENTITY - HEAD :]]
     return (
         select(run.c.seq, run.c.record_id, schema.runs.c.run_id, schema.steps.c.step_id, run.c.agent, *did, *was)
         .select_from(run)

@@ -26,8 +26,10 @@ from agent_engine.records.sink import Recovery, Sink
 
 logger = logging.getLogger("agent_engine.records")
 
-_BATCH = 2_000
-_ENOUGH = 1_000
+_BATCH = 4_000
+_ENOUGH = 4_000
+"""Entries that are not kept waiting for more. Fewer would wake the writer often, and each time the loop's thread pays:
+what it has just written is then in the other processor's cache."""
 _GROUP = 48
 """So many entries become facts at a time: one by one, between all else, they cost nearly twice as much."""
 _HARD = 10
