@@ -73,7 +73,10 @@ class Telling:
                 changed = folding.changed(payload, folding.named(self.known))
                 self.known = folding.keep(payload)
                 self.left = kept(payload, folding) if site.wants_payloads else None
-            hook, took = entry.hook, (ended - begun) * 1000
-            decision, policy = "modify" if changed else "allow", hook.failure_policy
-            told = (hook, event, "sequential", 0, decision, None, False, None, changed, took, policy, False, False)
-            sink(site, HookRun(*told, epoch + begun, seen, self.left))
+            hook = entry.hook
+            run = HookRun(hook, event)
+            run.changed, run.duration_ms, run.policy = changed, (ended - begun) * 1000, hook.failure_policy
+            run.started_at, run.before, run.after = epoch + begun, seen, self.left
+            if changed:
+                run.decision = "modify"
+            sink(site, run)
