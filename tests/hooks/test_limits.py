@@ -274,6 +274,22 @@ async def test_a_time_limit_inside_the_hook_works_and_it_may_go_on() -> None:
     assert await within(hook(), 10) == ("fell back", None)
 
 
+async def test_a_hook_given_up_while_it_cleans_up_after_its_own_time_limit_has_not_answered() -> None:
+    """Closing it takes its own cancellation back, and then nobody has cancelled it: it must not look like a None."""
+
+    async def hook() -> str:
+        async with asyncio.timeout(0.01):
+            try:
+                await asyncio.sleep(30)
+            finally:
+                await asyncio.sleep(30)
+        return "never"
+
+    async with asyncio.timeout(5):
+        value, error = await within(hook(), 10)
+    assert (value, type(error)) == (None, TimedOut)
+
+
 async def test_the_limit_counts_on_after_a_time_limit_inside_the_hook() -> None:
     async def hook() -> None:
         try:

@@ -273,7 +273,7 @@ class _Driven:
         """The hook has ended or was given up. Who asked for its end decides what came of it."""
         if self._outer is not None and (self._certain or not self._uncancelled()):
             raise self._outer
-        if self._expired:
+        if self._expired or self._abandon:
             return None, TimedOut()
         return value, error
 
