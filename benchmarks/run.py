@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
 
 import _peers
+from tests.fakes.openai_server import FakeOpenAI, says
 
 ROUNDS = 25
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("agent_framework", "strands", "pydantic_ai")
+NEEDED = ("agent_framework", "strands", "pydantic_ai", "praisonaiagents")
 
 rows: list[tuple[str, str, str, bool]] = []
 
@@ -160,6 +162,7 @@ PEER_IMPORTS = {
     "agent-framework-core": "agent_framework",
     "strands-agents": "strands",
     "pydantic-ai-slim": "pydantic_ai",
+    "praisonaiagents": "praisonaiagents",
 }
 FIRST_ANSWERS = {
     "agent-engine": "from agent_engine import Agent; assert Agent(model='offline').start('hello')",
@@ -168,14 +171,17 @@ FIRST_ANSWERS = {
         f"assert asyncio.run(_peers.PEERS[{name!r}](0)())"
         for name in _peers.PEERS
     },
+    # It has no model in the process: its provider's client asks a server on this machine.
+    "praisonaiagents": "from praisonaiagents import Agent; "
+    "assert Agent(instructions='You add.', llm='fake').start('hello')",
 }
 
 
-def fresh_process(what: str, own: str, codes: dict[str, str]) -> None:
+def fresh_process(what: str, own: str, codes: dict[str, str], **environment: str) -> None:
     """Seconds of a fresh interpreter that runs a line of code, less those of one that runs nothing."""
     codes = {"nothing": "pass", "agent-engine": own, **codes}
     times: dict[str, list[float]] = {name: [] for name in codes}
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
     for number in range(6):
         for name, code in codes.items():
             began = time.perf_counter()
@@ -210,7 +216,9 @@ async def main() -> int:
     agents()
     fresh_process("import", "import agent_engine", {name: f"import {module}" for name, module in PEER_IMPORTS.items()})
     own = FIRST_ANSWERS.pop("agent-engine")
-    fresh_process("the first offline answer", own, FIRST_ANSWERS)
+    with FakeOpenAI(says(_peers.ANSWER)) as fake:
+        server = {"OPENAI_BASE_URL": fake.base_url, "OPENAI_API_KEY": "none", "PRAISONAI_TELEMETRY_DISABLED": "true"}
+        fresh_process("the first offline answer", own, FIRST_ANSWERS, **server)
     failed = [what for what, _, _, holds in rows if not holds]
     return 1 if failed else 0
 
