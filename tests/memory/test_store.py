@@ -116,6 +116,15 @@ async def test_exactly_one_of_many_claims_a_waiting_run(store: ConversationStore
     assert claims.count(True) == 1
 
 
+async def test_a_run_that_waits_again_is_not_claimed_with_what_it_waited_for_before(store: ConversationStore) -> None:
+    await store.save_waiting("r", {"asks": ["a", "b"], "saved_at": 5.0})
+    before = await store.load_waiting("r")
+    await store.save_waiting("r", {"asks": ["b"], "saved_at": 5.0})
+    assert not await store.remove_waiting("r", before)
+    assert await store.remove_waiting("r", await store.load_waiting("r"))
+    assert await store.load_waiting("r") is None
+
+
 async def test_saving_a_waiting_run_again_replaces_it(store: ConversationStore) -> None:
     await store.save_waiting("r", {"n": 1})
     await store.save_waiting("r", {"n": 2})

@@ -209,6 +209,32 @@ async def test_a_protected_root_does_not_exist_for_the_others(tmp_path: Path) ->
         assert (await built.run("hello", RunContext(user_id="boss"))).output == "done"
 
 
+async def test_who_lost_access_to_a_protected_root_cannot_go_on_with_a_run_of_theirs(tmp_path: Path) -> None:
+    yaml = ROUTED.replace("orchestrator: r.md}", "orchestrator: r.md}, protected: true")
+    yaml = yaml.replace("dig: Digs.", "dig: {description: Digs., approval: required}")
+    files = {
+        **ROUTED_FILES,
+        "plugins/access.py": """
+        from pathlib import Path
+
+        class AccessResolver:
+            def can_access(self, ctx, node_id):
+                return not Path(__file__).with_name("closed").exists()
+        """,
+    }
+    turns = [call("vault", {"message": "go"}), call("dig", {"text": "x"}), "gold", "done"]
+    built, _ = engine(project(tmp_path, yaml, files), turns, approver="later")
+    async with built:
+        waiting = await built.run("hello", RunContext(user_id="boss"))
+        (ask,) = waiting.pending
+        (tmp_path / "plugins" / "closed").touch()
+        with pytest.raises(LookupError):
+            await built.resume(waiting.run_id, {ask.call_id: "yes"})
+        assert [one["run_id"] for one in await built.waiting()] == [waiting.run_id]
+        (tmp_path / "plugins" / "closed").unlink()
+        assert (await built.resume(waiting.run_id, {ask.call_id: "yes"})).output == "done"
+
+
 PROMPTED = """
 system: {name: demo}
 agents:

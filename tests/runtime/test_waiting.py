@@ -15,6 +15,8 @@ from agent_engine.hooks.middleware import MiddlewareChain
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.memory.sqlite import SqliteStore
 from agent_engine.memory.store import ConversationKey, MemoryStore
+from agent_engine.runtime.run import resume_request
+from agent_engine.runtime.streaming import stream_events
 
 from .run_kit import Made, Trace, call, calls, listen, made, node_of, unbalanced
 
@@ -250,6 +252,95 @@ async def test_answers_are_checked_before_anything_happens() -> None:
     with pytest.raises(PermissionError):
         await one.resume(waiting.run_id, {"c1": "yes"}, context=RunContext(user_id="somebody else"))
     assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+
+
+class Door:
+    """The access check of a protected root: who is let in, and who has asked."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.asked: list[str | None] = []
+        self.passing: asyncio.Event | None = None
+
+    async def __call__(self, state: Any) -> bool:
+        context = current_run_context()
+        assert context is not None
+        assert context == state.run_context
+        self.asked.append(context.user_id)
+        if self.passing is not None:
+            await self.passing.wait()
+        return self.open
+
+
+@pytest.mark.parametrize("given", [None, RunContext(user_id="u")], ids=["its own caller", "a context"])
+async def test_a_protected_root_is_asked_again_before_anything_of_the_waiting_run_is_used(given: Any) -> None:
+    runs, door = Runs(), Door()
+    one = later([call("work", {"target": "a"}), "answer"], runs, visible=door)
+    trace = listen(one.registry)
+    waiting = await one.run(context=RunContext(user_id="u"))
+    before = await one.host.store.load_waiting(waiting.run_id)
+    heard = list(trace.names)
+
+    door.open = False
+    with pytest.raises(LookupError, match="no agent 'root' for this caller"):
+        await one.resume(waiting.run_id, {"c1": "yes"}, context=given)
+    with pytest.raises(LookupError):
+        async for _ in stream_events(
+            lambda emit: resume_request(
+                one.node, waiting.run_id, {"c1": "yes"}, host=one.host, context=given, emit=emit
+            )
+        ):
+            pytest.fail("a refused resume tells nothing")
+    assert await one.host.store.load_waiting(waiting.run_id) == before
+    assert (runs.ran, trace.names) == ([], heard), "refused: it waits on as it was"
+
+    door.open = True
+    assert (await one.resume(waiting.run_id, {"c1": "yes"}, context=given)).output == "answer"
+    assert (runs.ran, door.asked) == (["a"], ["u"] * 4)
+
+
+async def test_who_resumes_with_what_a_run_waited_for_before_gets_nothing() -> None:
+    """Two people answer one ask each; the second was let in when the run had gone on and waited again."""
+    runs, door = Runs(), Door()
+    one = later([calls(("work", {"target": "a"}), ("work", {"target": "b"})), "answer"], runs, visible=door)
+    waiting = await one.run()
+    door.passing = asyncio.Event()
+    slow = asyncio.create_task(one.resume(waiting.run_id, {"c2": "yes"}))
+    while len(door.asked) < 2:
+        await asyncio.sleep(0)
+    door.passing, held = None, door.passing
+    again = await one.resume(waiting.run_id, {"c1": "yes"})
+    held.set()
+    with pytest.raises(LookupError, match="gone on elsewhere"):
+        await slow
+    assert (runs.ran, [ask.call_id for ask in again.pending]) == (["a"], ["c2"])
+    assert (await one.resume(waiting.run_id, {"c2": "yes"})).output == "answer"
+    assert runs.ran == ["a", "b"]
+
+
+async def test_a_resume_that_is_cancelled_while_it_claims_the_run_gives_it_back() -> None:
+    class Slow(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def remove_waiting(self, run_id: str, document: Any = None) -> bool:
+            self.reached.set()
+            await self.go_on.wait()
+            return await super().remove_waiting(run_id, document)
+
+    runs, store = Runs(), Slow()
+    one = later([call("work", {"target": "a"}), "answer"], runs, store=store)
+    waiting = await one.run()
+    task = asyncio.create_task(one.resume(waiting.run_id, {"c1": "yes"}))
+    await store.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    store.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert runs.ran == ["a"]
 
 
 async def test_after_24_hours_the_answer_is_no() -> None:

@@ -88,9 +88,15 @@ class SqliteStore:
         rows = await self._run(lambda db: db.execute(query).fetchall())
         return [dict(json.loads(document)) for (document,) in rows]
 
-    async def remove_waiting(self, run_id: str) -> bool:
-        query = "DELETE FROM waiting WHERE run_id = ?"
-        return await self._run(lambda db: db.execute(query, (run_id,)).rowcount == 1)
+    async def remove_waiting(self, run_id: str, document: Mapping[str, Any] | None = None) -> bool:
+        def work(db: sqlite3.Connection) -> bool:
+            row = db.execute("SELECT document FROM waiting WHERE run_id = ?", (run_id,)).fetchone()
+            if row is None or (document is not None and json.loads(row[0]) != document):
+                return False
+            db.execute("DELETE FROM waiting WHERE run_id = ?", (run_id,))
+            return True
+
+        return await self._run(work)
 
     async def close(self) -> None:
         from agent_engine.hooks.workers import run_in_worker

@@ -62,8 +62,12 @@ class ConversationStore(Protocol):
         """Every waiting run's document, oldest first, expired ones included."""
         ...
 
-    async def remove_waiting(self, run_id: str) -> bool:
-        """Take the waiting run out of the store: True for exactly one caller, who may go on with it."""
+    async def remove_waiting(self, run_id: str, document: Mapping[str, Any] | None = None) -> bool:
+        """Take the waiting run out of the store: True for exactly one caller, who may go on with it.
+
+        With ``document``, as it was loaded, only where the run still waits with that one: somebody may have gone on
+        with it and it may wait again, for something else.
+        """
         ...
 
     async def close(self) -> None:
@@ -125,8 +129,10 @@ class MemoryStore:
             documents = [dict(document) for document in self._waiting.values()]
         return sorted(documents, key=lambda document: (document["saved_at"], document["run_id"]))
 
-    async def remove_waiting(self, run_id: str) -> bool:
+    async def remove_waiting(self, run_id: str, document: Mapping[str, Any] | None = None) -> bool:
         with self._lock:
+            if document is not None and self._waiting.get(run_id) != document:
+                return False
             return self._waiting.pop(run_id, None) is not None
 
     async def close(self) -> None:

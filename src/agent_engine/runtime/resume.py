@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 WORDS = ("yes", "session", "no")
 
 
-async def claim(
+async def look_up(
     root: Node, run_id: str, decisions: Mapping[str, str], host: Host, context: RunContext | None
 ) -> tuple[dict[str, Any], RunContext, dict[str, str]]:
-    """Take a waiting run out of the store: its document, the identity it goes on with, and the answers by call id.
+    """A waiting run's document, the identity it goes on with, and the answers by call id. It stays in the store.
 
-    Exactly one caller gets a run. After 24 hours every answer is a no.
+    After 24 hours every answer is a no.
 
     Raises:
-        LookupError: it is not there, or somebody else has gone on with it, or it is another agent's.
+        LookupError: it is not there, or it is another agent's.
         PermissionError: ``context`` is another caller's.
         ValueError: an answer is no answer, or for a call that the run does not wait for.
     """
@@ -32,12 +33,26 @@ async def claim(
         raise LookupError(f"No run {run_id!r} waits for an answer; it may have gone on already.")
     if document["frame"]["node"] != root.name:
         raise LookupError(f"The run {run_id!r} belongs to '{document['frame']['node']}', not to '{root.name}'.")
-    identity = _identity(document, host, context)
-    answers = _answers(document, decisions)
-    if not await host.store.remove_waiting(run_id):
+    return document, _identity(document, host, context), _answers(document, decisions)
+
+
+async def claim(host: Host, run_id: str, document: Mapping[str, Any]) -> None:
+    """Take a waiting run out of the store, as ``document`` tells it. Exactly one caller gets it; one that is cancelled
+    meanwhile gives it back.
+
+    Raises:
+        LookupError: somebody else has gone on with it.
+    """
+    removing = asyncio.ensure_future(host.store.remove_waiting(run_id, document))
+    try:
+        removed = await asyncio.shield(removing)
+    except asyncio.CancelledError:
+        if await removing:
+            await host.store.save_waiting(run_id, document)
+        raise
+    if not removed:
         raise LookupError(f"The run {run_id!r} has just gone on elsewhere.")
     host.forget_context(run_id)
-    return document, identity, answers
 
 
 def _identity(document: Mapping[str, Any], host: Host, context: RunContext | None) -> RunContext:

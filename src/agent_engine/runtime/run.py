@@ -87,14 +87,15 @@ async def resume_request(
     ``scope``: see run_request.
 
     Raises:
-        LookupError: no such waiting run, or somebody else has gone on with it.
+        LookupError: no such waiting run, or somebody else has gone on with it, or ``root`` does not exist for this
+            caller. A run that is refused to a caller waits on as it was.
         PermissionError: ``context`` is another caller's.
         ValueError: an unknown word in ``decisions``, or a call id that the run does not wait for.
     """
     from agent_engine.runtime.frames import restore_state
-    from agent_engine.runtime.resume import claim
+    from agent_engine.runtime.resume import claim, look_up
 
-    document, identity, answers = await claim(root, run_id, decisions, host, context)
+    document, identity, answers = await look_up(root, run_id, decisions, host, context)
     state = _state(root, host, identity, document["message"], emit, scope)
     restore_state(state, document)
     state.decisions = answers
@@ -105,7 +106,12 @@ async def resume_request(
         await host.sessions.rejoin(state)
         return await _turn(state, root, ending, "", (), (), document["frame"])
 
-    return await _in_own_context(state, _whole(state, root, turn))
+    async def admitted() -> RunResult:
+        await _check_access(state, root)
+        await claim(host, run_id, document)
+        return await _whole(state, root, turn)
+
+    return await _in_own_context(state, admitted())
 
 
 async def call_tool_directly(
@@ -207,12 +213,18 @@ async def _begin(state: RunState, root: Node) -> Sequence[Message]:
             raise RunBlocked(HookEvent.ON_RUN_START, verdict.hook, verdict.public_reason)
         if verdict.payload is not state.run_context:
             history = await _renamed(state, verdict.payload, history)
-    if root.visible is not None:
-        from agent_engine.runtime.toolset import exists
-
-        if not await exists(root, state):
-            raise LookupError(f"There is no agent '{root.name}' for this caller.")
+    await _check_access(state, root)
     return history
+
+
+async def _check_access(state: RunState, root: Node) -> None:
+    """Raises LookupError where the root does not exist for this caller."""
+    if root.visible is None:
+        return
+    from agent_engine.runtime.toolset import exists
+
+    if not await exists(root, state):
+        raise LookupError(f"There is no agent '{root.name}' for this caller.")
 
 
 async def _renamed(state: RunState, context: RunContext, history: Sequence[Message]) -> Sequence[Message]:
