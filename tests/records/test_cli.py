@@ -83,6 +83,22 @@ def test_tail_once_and_export(store: str, tmp_path: Path) -> None:
     assert json.loads(lines[1])["payloads"]["before"]["tool_input"] == {"path": "/tmp"}
 
 
+def test_a_cell_of_an_export_holds_names_or_nothing_and_the_header_is_always_there(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'r.db'}"
+    hooks = [
+        hook_run("cut", "modify", changed=("tool_input", "timeout"), before=payload(q="1"), after=payload(q="2")),
+        hook_run("look", reason="=1+1"),
+    ]
+    asyncio.run(record(address, run("r1", tool_step("r1", hooks=hooks)), capture=frozenset({"*"})))
+    text = agentctl("records", "export", "--store", address, "--format", "csv", "--payloads").output
+    cut, look = csv.DictReader(text.splitlines())
+    assert (cut["changed"], look["changed"], look["payloads"]) == ("tool_input,timeout", "", "")
+    assert json.loads(cut["payloads"])["after"]["tool_input"] == {"q": "2"}
+    assert look["reason"] == "'=1+1"
+    nothing = agentctl("records", "export", "--store", address, "--format", "csv", "--hook", "nobody").output
+    assert nothing.splitlines() == [text.splitlines()[0].removesuffix(",payloads")]
+
+
 def test_verify_holds_and_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"jsonl:{tmp_path / 'audit.jsonl'}"
     monkeypatch.setenv(AUDIT_KEY, "k")

@@ -250,14 +250,17 @@ def export(
     if form not in ("jsonl", "csv"):
         typer.echo(f"There is no format {plain(form)!r}; write jsonl or csv.", err=True)
         raise typer.Exit(USAGE)
+    from agent_engine.records.views import RECORD_FIELDS
+
     wanted = _wanted(run, event, hook, tool, agent, decision, since)
     with _reader(store, config) as reader:
         rows = _export_rows(reader, wanted, payloads)
+        columns = (*RECORD_FIELDS, *(["payloads"] if payloads else []))
         if output is None:
-            write_rows(rows, form, sys.stdout)
+            write_rows(rows, columns, form, sys.stdout)
         else:
             with output.open("w", encoding="utf-8", newline="") as file:
-                write_rows(rows, form, file)
+                write_rows(rows, columns, form, file)
 
 
 class _Problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -147,22 +147,25 @@ def stats_dict(totals: Totals, hooks: list[HookStats], covered: list[Covered]) -
     }  # fmt: skip
 
 
-def write_rows(rows: Iterable[dict[str, Any]], form: str, file: Any) -> None:
+def write_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str, file: Any) -> None:
+    """Write records as JSON lines, or as CSV with a header even where there is none."""
     if form == "jsonl":
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=True) + "\n")
         return
     import csv
 
-    writer: Any = None
+    writer = csv.DictWriter(file, columns)
+    writer.writeheader()
     for row in rows:
-        flat = {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-        if writer is None:
-            writer = csv.DictWriter(file, list(flat))
-            writer.writeheader()
-        writer.writerow({name: _cell(value) for name, value in flat.items()})
+        writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
 def _cell(value: Any) -> Any:
+    """A value as one cell: names parted by commas, payloads as JSON, and nothing where there is none of either."""
+    if isinstance(value, list):
+        value = ",".join(str(one) for one in value)
+    elif isinstance(value, dict):
+        value = json.dumps(value) if value else ""
     # A spreadsheet would run a text that begins like a formula; reasons and names come from strangers.
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -140,7 +140,7 @@ def _scope(config: Path | None, imports: list[str], with_commands: bool) -> tupl
 
 
 def _show(result: Comparison) -> None:
-    rate = f" ({result.calls / result.seconds:,.0f} a second)" if result.seconds > 0.5 else ""
+    rate = f" ({result.calls / result.seconds:,.0f} a second)" if result.calls >= 1000 else ""
     typer.echo(f"{result.calls:,} calls{rate}: {result.same:,} decided as before, {result.differ:,} otherwise.")
     if result.unreadable:
         typer.echo(f"{result.unreadable:,} payloads could not be rebuilt (redacted into another shape).")

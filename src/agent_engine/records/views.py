@@ -128,6 +128,10 @@ class Record:
         return {**plain, "at": iso(self.at), "changed": list(self.changed), "became": self.became}
 
 
+RECORD_FIELDS = (*Record.__slots__, "became")
+"""The names in :meth:`Record.to_dict`, in order."""
+
+
 @dataclass(slots=True)
 class Step:
     """One step of a run, with the hooks that ran at it, in order, and the steps inside it."""
