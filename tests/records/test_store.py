@@ -14,7 +14,7 @@ from tests.records.build import AT, hook_run, payload, record, run, tool_step
 from agent_engine.records.journal import HookRan, RunClosed, RunOpened, open_journal
 from agent_engine.records.jsonlsink import JsonlSink
 from agent_engine.records.query import RecordReader
-from agent_engine.records.settings import RecordsError, RecordSettings
+from agent_engine.records.settings import RecordsError, RecordSettings, file_address
 from agent_engine.records.views import RecordFilter, RunFilter
 
 
@@ -53,6 +53,21 @@ async def test_steps_form_the_tree_they_ran_in(any_address: str) -> None:
     assert [step.step_id for step in turn.children] == ["t1"]
     assert [step.step_id for step in turn.children[0].children] == ["inner"]
     assert [found.hook_name for found in turn.children[0].children[0].records] == ["guard"]
+
+
+ODD_NAMES = ["what?now", "50% off", "a%3Fb", "c#d", "two words", "?a=1&audit=on", "é&=;'\"", "x.db?capture=*"]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "jsonl"])
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_a_file_of_any_name_has_an_address(tmp_path: Path, scheme: str, name: str) -> None:
+    path = tmp_path / name / name
+    address = file_address(scheme, path)
+    await record(f"{address}?reason=80", run("r1"))
+    assert path.is_file()
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    with RecordReader.open(address) as reader:
+        assert [row.run_id for row in reader.runs()] == ["r1"]
 
 
 async def test_runs_are_filtered_and_paged_newest_first(address: str) -> None:
@@ -272,14 +287,14 @@ def test_a_json_lines_log_that_was_closed_says_so_and_can_be_opened_although_a_c
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "records.jsonl"
-    sink = JsonlSink(str(path), RecordSettings())
+    sink = JsonlSink(path, RecordSettings())
     sink.open()
     assert sink._file is not None
     inherited = os.dup(sink._file.fileno())  # as a process that is being started has it, until it becomes another
     try:
         sink.close()
         assert json.loads(path.read_text().splitlines()[-1])["entry"] == "stopped"
-        again = JsonlSink(str(path), RecordSettings())
+        again = JsonlSink(path, RecordSettings())
         assert not again.open().crashed
         again.close()
     finally:

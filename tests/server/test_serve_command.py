@@ -48,7 +48,7 @@ def serving(*words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str]
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_and_stops_cleanly_and_its_records_stay(tmp_path: Path, how: signal.Signals) -> None:
-    config = write_system(tmp_path)
+    config = write_system(tmp_path / "50% off? #1 & two words")
     with serving("serve", "--config", str(config), "--port", "0", "--model", "offline") as (process, url):
         with httpx2.Client(base_url=url, timeout=20) as http:
             assert http.post("/invoke", json={"message": "search for tea"}).json()["status"] == "completed"

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, event, make_url
+from sqlalchemy import URL, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import StaticPool
 
-from agent_engine.records.settings import RecordsError
+from agent_engine.records.settings import RecordsError, file_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -29,7 +29,7 @@ def engine_for(address: str, *, create: bool = True) -> Engine:
         RecordsError: ``create`` is false and there is no such file; or the address is no such address.
     """
     if address.startswith("sqlite:"):
-        return _sqlite(address.removeprefix("sqlite:"), create=create)
+        return _sqlite(None if address == "sqlite:" else file_of(address), create=create)
     return _postgres(address)
 
 
@@ -66,16 +66,16 @@ def is_running(host: str, pid: int, born: str | None, last_at: float) -> bool:
     return born is None or now is None or now == born
 
 
-def _sqlite(path: str, *, create: bool) -> Engine:
-    if not path:
+def _sqlite(file: Path | None, *, create: bool) -> Engine:
+    if file is None:
         engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        file = Path(path).expanduser()
         if not create and not file.is_file():
             raise RecordsError(f"There are no records at {file}; name a store with --store, or run something first.")
         if create:
             _make(file)
-        engine = create_engine(f"sqlite:///{file}", connect_args={"check_same_thread": False, "timeout": _BUSY_S})
+        url = URL.create("sqlite", database=str(file))
+        engine = create_engine(url, connect_args={"check_same_thread": False, "timeout": _BUSY_S})
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine

@@ -26,8 +26,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class JsonlSink:
     """Appends to one file, which one process at a time may have open."""
 
-    def __init__(self, path: str, settings: RecordSettings) -> None:
-        self._path = Path(path).expanduser()
+    def __init__(self, path: Path, settings: RecordSettings) -> None:
+        self._path = path
         if settings.ttl is not None:
             raise RecordsError(
                 "A JSON lines file is only appended to, so payloads in it cannot expire; use sqlite: for a ttl."

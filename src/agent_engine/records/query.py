@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, sel
 from agent_engine.records import schema
 from agent_engine.records.connect import cannot_open, engine_for, shown
 from agent_engine.records.migrate import HEAD, revision
-from agent_engine.records.settings import RecordsError, RecordSettings, shown_start, split_address
+from agent_engine.records.settings import RecordsError, RecordSettings, file_of, shown_start, split_address
 from agent_engine.records.views import (
     Covered,
     HookStats,
@@ -54,7 +54,7 @@ class RecordReader:
         """
         base, _ = split_address(address)
         if base.startswith("jsonl:"):
-            return cls(_load_lines(Path(base.removeprefix("jsonl:")).expanduser()))
+            return cls(_load_lines(file_of(base)))
         if not base.startswith(("sqlite:", "postgres")) or base == "sqlite:":
             raise ValueError(
                 f"{shown_start(base)!r} is no store that can be read; name sqlite:, postgresql: or jsonl:."

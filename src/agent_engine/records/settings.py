@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 Redaction: TypeAlias = Callable[[str, Any], Any]
 """``redact(event, payload)`` gets the JSON form of a payload and returns what may be stored, None to store nothing."""
@@ -80,6 +80,8 @@ class RecordSettings:
 def split_address(address: str, settings: RecordSettings | None = None) -> tuple[str, RecordSettings]:
     """The address without the options that follow its ``?``, and the settings with them applied.
 
+    As in any URL, a ``?`` in the name of a file or folder is written ``%3F``, and a ``%`` ``%25``.
+
     Options: ``audit=on``, ``digests=off``, ``capture=before_tool,after_tool``, ``ttl=7d`` (s, m, h, d),
     ``redact=module:function``, ``reason=500``, ``queue=10000``. For PostgreSQL other options go to the driver.
 
@@ -101,6 +103,16 @@ def split_address(address: str, settings: RecordSettings | None = None) -> tuple
     return base + ("?" + urlencode(foreign) if foreign else ""), settings
 
 
+def file_address(scheme: str, path: Path | str) -> str:
+    """The address of any file, whatever its name: ``?`` and ``%``, which mean something in an address, are escaped."""
+    return f"{scheme}:{str(path).replace('%', '%25').replace('?', '%3F')}"
+
+
+def file_of(base: str) -> Path:
+    """The file behind ``sqlite:PATH`` or ``jsonl:PATH``, an address without its options."""
+    return Path(unquote(base.partition(":")[2], errors="surrogateescape")).expanduser()
+
+
 def seconds(text: str) -> float:
     """``90s``, ``15m``, ``12h``, ``7d`` or a plain number, in seconds.
 
@@ -119,7 +131,7 @@ def default_store(config: Path | None = None, environ: Mapping[str, str] = os.en
     AGENT_ENGINE_RECORDS, else a SQLite file in ``.agent_engine`` beside the system's file, or in the work folder.
     """
     folder = (config.parent.resolve() if config is not None else Path()) / ".agent_engine"
-    return environ.get(STORE) or f"sqlite:{folder / 'records.db'}"
+    return environ.get(STORE) or file_address("sqlite", folder / "records.db")
 
 
 def _with_option(settings: RecordSettings, name: str, value: str) -> RecordSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_engine.records.settings import RecordSettings, shown_start, split_address
+from agent_engine.records.settings import RecordSettings, file_of, shown_start, split_address
 from agent_engine.records.writer import StoreJournal
 
 ADDRESSES = "none, memory, jsonl:PATH, sqlite:PATH, postgresql://USER@HOST/DATABASE, otel"
@@ -18,7 +18,7 @@ def open_store_journal(address: str, settings: RecordSettings | None = None) -> 
     base, chosen = split_address(address, settings)
     chosen.audit_key()
     if base.startswith("jsonl:") and len(base) > 6:
-        path = base.removeprefix("jsonl:")
+        path = file_of(base)
 
         from agent_engine.records.jsonlsink import JsonlSink
 

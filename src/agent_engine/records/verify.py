@@ -15,7 +15,7 @@ from agent_engine.records.audit import ChainCheck, Head, Verification
 from agent_engine.records.connect import shown
 from agent_engine.records.facts import FIELDS, HEAD, HOOK_IDENTITY
 from agent_engine.records.query import RecordReader
-from agent_engine.records.settings import RecordsError, split_address
+from agent_engine.records.settings import RecordsError, file_of, split_address
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Select
@@ -44,7 +44,7 @@ def verify(address: str, key: bytes, against: Head | None = None) -> Verificatio
     """
     base, _ = split_address(address)
     if base.startswith("jsonl:"):
-        return _verify_lines(Path(base.removeprefix("jsonl:")).expanduser(), key, against)
+        return _verify_lines(file_of(base), key, against)
     with RecordReader.open(base) as reader, reader.engine.connect() as connection:
         if reader.engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -63,7 +63,7 @@ def head(address: str) -> Head:
     base, _ = split_address(address)
     if base.startswith("jsonl:"):
         last = Head(0, audit.START)
-        for line in _lines(Path(base.removeprefix("jsonl:")).expanduser()):
+        for line in _lines(file_of(base)):
             last = Head(line["seq"], line.get("mac", audit.START))
         return last
     with RecordReader.open(base) as reader, reader.engine.connect() as connection:
