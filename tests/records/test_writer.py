@@ -226,6 +226,159 @@ def test_many_loops_and_threads_write_to_one_journal(tmp_path: Path) -> None:
         assert {row.steps for row in reader.runs(limit=1000)} == {2}
 
 
+class Bug(BaseException):
+    """What no handler in the writer expects."""
+
+
+class Breaking(Gate):
+    """A store whose second write breaks in a way nobody thought of; it waits for ``open_gate`` first."""
+
+    breaks = True
+
+    def write(self, facts: Sequence[Fact]) -> int:
+        if self.facts and self.breaks:
+            self.open_gate.wait(10)
+            raise Bug("password=secret")
+        return super().write(facts)
+
+
+async def _broken(caplog: pytest.LogCaptureFixture) -> tuple[StoreJournal, Breaking]:
+    """A journal whose writer has died with 5 entries in hand and 96 behind them, while others waited for it."""
+    gate = Breaking()
+    journal = _journal(gate, queue=10)
+    await journal.start()
+    journal.write(_opened(0))
+    await journal.flush()
+    gate.open_gate.clear()
+    for number in range(5):
+        journal.write(_opened(number))
+    waits = [asyncio.ensure_future(journal.flush())]
+    while journal.status.waiting != 5 or journal._pending != 5:
+        await asyncio.sleep(0)
+    for number in range(96):
+        journal.write(_opened(number))
+    waits.append(asyncio.ensure_future(journal.room()))
+    await asyncio.sleep(0)
+    assert not any(one.done() for one in waits)
+    with caplog.at_level(logging.ERROR):
+        gate.open_gate.set()
+        await asyncio.wait_for(asyncio.gather(*waits), 10)
+    return journal, gate
+
+
+async def test_a_writer_that_breaks_lets_everybody_go_and_counts_what_was_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal, _ = await _broken(caplog)
+    assert "its writer broke (Bug); 101 entries are lost so far" in caplog.text
+    assert "secret" not in caplog.text
+    journal.write(_opened(7))
+    assert (journal.status.waiting, journal.status.lost, journal.full) == (0, 102, False)
+    assert "broke" in str(journal.status.problem)
+    await asyncio.wait_for(asyncio.gather(journal.flush(), journal.room()), 10)
+    with pytest.raises(RecordsError, match="102 entries could not be written to gate"):
+        await asyncio.wait_for(journal.stop(), 10)
+    await journal.stop()
+
+
+async def test_a_writer_that_broke_can_be_started_again_and_the_log_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal, gate = await _broken(caplog)
+    gate.facts.clear()
+    gate.breaks = False
+    await journal.start()
+    journal.write(_opened(9))
+    await journal.stop()
+    assert [fact[0] for fact in gate.facts] == ["lost", "run_opened"]
+    assert as_dict(gate.facts[0])["count"] == 101
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_program_ends_although_its_writer_broke(sync: bool) -> None:
+    journal = _journal(Breaking())
+    journal._gather = _break  # type: ignore[method-assign]  # any place outside the guarded ones
+    journal.write(_opened(1))
+    with pytest.raises(RecordsError, match="1 entries could not be written"):
+        if sync:
+            journal.close()
+        else:
+            asyncio.run(asyncio.wait_for(journal.stop(), 10))
+
+
+def _break() -> None:
+    raise Bug
+
+
+async def test_a_store_that_never_answers_does_not_hold_up_the_stop_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.records.writer._STUCK_S", 0.05)
+    gate = Gate()
+    gate.open_gate.clear()
+    journal = _journal(gate)
+    await journal.start()
+    for number in range(3):
+        journal.write(_opened(number))
+    with pytest.raises(RecordsError, match="3 entries could not be written to gate"):
+        await journal.stop()
+    gate.open_gate.set()
+
+
+async def test_where_no_thread_can_be_had_runs_go_on_and_the_stop_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    journal = _journal(Gate())
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(threading.Thread, "start", refuse)
+        journal.write(_opened(1))
+    assert "its writer broke (RuntimeError)" in caplog.text
+    with pytest.raises(RecordsError, match="cannot be opened"):
+        await journal.start()
+
+
+def test_a_forked_process_leaves_its_parents_log_alone_and_says_so(any_address: str) -> None:
+    program = (
+        "import os, sys, asyncio\n"
+        "from agent_engine.records.journal import open_journal\n"
+        "from agent_engine.records.settings import RecordsError\n"
+        "from tests.records.build import run\n"
+        "def put(journal, name):\n"
+        "    for entry in run(name): journal.write(entry)\n"
+        "def end(journal):\n"
+        "    asyncio.run(asyncio.wait_for(journal.stop(), 30))\n"
+        "journal, unused = open_journal(sys.argv[1]), open_journal(sys.argv[2])\n"
+        "asyncio.run(journal.start())\n"
+        "put(journal, 'before')\n"
+        "child = os.fork()\n"
+        "put(journal, 'child' if child == 0 else 'parent')\n"
+        "if child == 0:\n"
+        "    put(unused, 'own')\n"
+        "    end(unused)\n"
+        "    try:\n"
+        "        end(journal)\n"
+        "    except RecordsError as error:\n"
+        "        assert '4 entries could not be written' in str(error)\n"
+        "        os._exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "end(journal)\n"
+    )
+    kind, _, where = any_address.partition(":")
+    own = f"{kind}:{where}.own" if kind in ("sqlite", "jsonl") else any_address
+    done = subprocess.run(
+        [sys.executable, "-c", program, any_address, own],
+        cwd=ROOT, env={**os.environ}, timeout=90, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was opened before this process was forked") == 1
+    found = set()
+    for address in {any_address, own}:
+        with RecordReader.open(address) as reader:
+            found |= {row.run_id for row in reader.runs()}
+    assert found == {"before", "parent", "own"}
+
+
 async def test_digests_can_be_turned_off(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path / 'r.db'}?digests=off"
     journal = open_journal(address)

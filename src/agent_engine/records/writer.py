@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +38,9 @@ _HARD = 10
 _MEMORY = 64 << 20
 _TIDY_S = 60.0
 _STOP_S = 15.0
+"""So long a stop goes on trying where the store refuses,"""
+_STUCK_S = 60.0
+"""and so long it waits for one that does not answer at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,19 @@ class StoreJournal:
         self._make_sink = make_sink
         self._settings = settings
         self.name = name
-        self._maker = FactMaker(settings)
+        self._soft = settings.queue
+        self._hard = settings.queue * _HARD
+        self.wants_payloads = settings.wants_payloads
+        self._forked: str | None = None
+        self._begin_anew()
+        _journals.add(self)
+
+    def _begin_anew(self) -> None:
+        """Be as if nothing had ever been written."""
+        self._maker = FactMaker(self._settings)
         self._fresh: deque[Entry] = deque()
         self._taking = threading.Lock()
         self._queue: deque[Taken] = deque()
-        self._soft = settings.queue
-        self._hard = settings.queue * _HARD
         self._lost = 0
         self._lost_marked = 0
         self._gave_up = False
@@ -73,6 +85,8 @@ class StoreJournal:
         self._stopping = False
         self._hurry = False
         self._stop_by = 0.0
+        self._stuck_at = 0.0
+        self._written_before = 0
         self._thread: threading.Thread | None = None
         self._opened = threading.Event()
         self._ended = threading.Event()
@@ -80,7 +94,6 @@ class StoreJournal:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.recovery = Recovery()
         """How the store was found when it was opened."""
-        self.wants_payloads = settings.wants_payloads
 
     @property
     def full(self) -> bool:
@@ -94,7 +107,7 @@ class StoreJournal:
     def write(self, entry: Entry) -> None:
         """Take one entry; never raises, never waits."""
         if len(self._queue) >= self._hard or self._stopping:
-            self._lost += 1
+            self._lose()
             return
         self._fresh.append(entry)
         if len(self._fresh) >= _GROUP and self._taking.acquire(blocking=False):
@@ -126,6 +139,8 @@ class StoreJournal:
         Raises:
             RecordsError: it cannot be opened.
         """
+        if self._forked is not None:
+            raise RecordsError(self._forked)
         if self._ended.is_set() and self._open_error is None:
             self._reset()
         if self._thread is None:
@@ -139,28 +154,59 @@ class StoreJournal:
         """Write everything out and close.
 
         Raises:
-            RecordsError: the store refused to the end; the message says how many entries it did not take.
+            RecordsError: the store refused to the end, or the writer broke; the message says how many entries are
+                missing.
         """
         self._begin_stop()
-        while self._thread is not None and not self._ended.is_set():
+        while not self._is_over():
             await self._wait()
         self._report_end()
 
     def close(self) -> None:
         """The same as ``stop``, from code that is not asynchronous."""
         self._begin_stop()
-        if self._thread is not None:
-            self._thread.join(_STOP_S + 5)
+        while not self._is_over():
+            self._ended.wait(0.25)
         self._report_end()
 
     # -- the writer's thread ------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"records {self.name}", daemon=True)
-                self._thread.start()
-                atexit.register(self._at_exit)
+            if self._thread is not None:
+                return
+            thread = self._thread = threading.Thread(target=self._live, name=f"records {self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads are to be had, or the interpreter is ending
+            self._thread = None
+            self._die(error)
+            return
+        atexit.register(self._at_exit)
+
+    def _live(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - nobody else is there to tell those who wait
+            self._die(error)
+
+    def _die(self, error: BaseException) -> None:
+        """The thread has met what it should not have: what it held is lost, and counted; nobody waits for it."""
+        self._stopping = True
+        self._lost += self._pending
+        self._pending = 0
+        self._give_up_waiting()
+        self._problem = f"the writer of {self.name} broke ({type(error).__name__})"
+        debug = error if logger.isEnabledFor(logging.DEBUG) else None
+        logger.error(
+            "Nothing more is recorded to %s: its writer broke (%s); %d entries are lost so far.",
+            self.name, type(error).__name__, self._lost - self._lost_marked, exc_info=debug,
+        )  # fmt: skip
+        if not self._opened.is_set():
+            self._open_error = RecordsError(f"The store {self.name} cannot be opened ({type(error).__name__}).")
+            self._opened.set()
+        self._ended.set()
+        self._release()
 
     def _work(self) -> None:
         try:
@@ -188,6 +234,26 @@ class StoreJournal:
                 self._tidy(sink)
                 tidied = time.monotonic()
         self._shut(sink)
+
+    def _lose(self) -> None:
+        if self._forked is not None and self._lost == 0:
+            logger.error("Nothing is recorded: %s", self._forked)
+        self._lost += 1
+
+    def in_forked_process(self) -> None:
+        """Be of no use where a process that writes was forked: the thread is not here, and what waited is the parent's.
+
+        A second connection would not do: SQLite's locks of the parent look like this process's own to it, and the two
+        would write over each other.
+        """
+        open_then = self._thread is not None and not self._ended.is_set()
+        self._begin_anew()
+        if open_then or self._forked is not None:
+            self._forked = (
+                f"{self.name} was opened before this process was forked; open it in the process that uses it."
+            )
+            self._problem = self._forked
+            self._stopping = True
 
     def _fail_to_open(self, error: Exception) -> None:
         if not isinstance(error, RecordsError):
@@ -240,13 +306,13 @@ class StoreJournal:
         if self._problem is not None and not lost:
             logger.warning("%s: writing again.", self.name)
             self._problem = None
+        self._pending = 0
         self._lost += lost
         self._written += len(facts) - lost
         if self._lost > self._lost_marked and not self._gave_up:
             count = self._lost - self._lost_marked
             if self._deliver(sink, [fact_forms.lost(count)]) == 0 and not self._gave_up:
                 self._lost_marked += count
-        self._pending = 0
         self._release()
 
     def _deliver(self, sink: Sink, facts: list[Fact]) -> int:
@@ -291,6 +357,7 @@ class StoreJournal:
             try:
                 facts.append(maker.make(taken))
             except Exception as error:  # noqa: BLE001 - the others must still be written
+                self._pending -= 1
                 self._unreadable(taken, error)
             pace.step()
         if maker.chars:
@@ -354,8 +421,17 @@ class StoreJournal:
 
     def _begin_stop(self) -> None:
         self._stop_by = time.monotonic() + _STOP_S
+        self._stuck_at = time.monotonic() + _STUCK_S
         self._stopping = True
         self._wake.set()
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be waited for: the writer has ended, or has not got on for a minute."""
+        if self._thread is None or self._ended.is_set():
+            return True
+        if self._written != self._written_before:
+            self._written_before, self._stuck_at = self._written, time.monotonic() + _STUCK_S
+        return time.monotonic() > self._stuck_at
 
     def _reset(self) -> None:
         """After a stop: be ready to start once more."""
@@ -363,10 +439,13 @@ class StoreJournal:
         self._opened.clear()
         self._ended.clear()
         self._stopping = self._gave_up = False
+        self._problem = None
 
     def _report_end(self) -> None:
         atexit.unregister(self._at_exit)
         missing = self._lost - self._lost_marked
+        if self._thread is not None and not self._ended.is_set():
+            missing += self.status.waiting
         if missing > 0 and self._open_error is None:
             self._lost_marked = self._lost
             raise RecordsError(f"{missing} entries could not be written to {self.name}.")
@@ -376,6 +455,19 @@ class StoreJournal:
             self.close()
         except RecordsError as error:
             logger.error("%s", error)
+
+
+_journals: weakref.WeakSet[StoreJournal] = weakref.WeakSet()
+"""All journals of this process; a fork of it has to know that they are not its own."""
+
+
+def _another_process() -> None:
+    for journal in _journals:
+        journal.in_forked_process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_another_process)
 
 
 def _wake_up(future: asyncio.Future[None]) -> None:
