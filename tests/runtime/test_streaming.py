@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_engine.hooks import GuardrailBlocked, HookResult, after_model, wrap_model_call
+from agent_engine.hooks import GuardrailBlocked, HookResult, after_model, wrap_model_call, wrap_tool_call
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.hooks.middleware import MiddlewareChain, ModelResponse
 from agent_engine.models.errors import ModelError
+from agent_engine.models.scripted import ScriptedModel
 from agent_engine.runtime.limits import Limits
 
 from .run_kit import Made, call, listen, made, no_task_left, node_of, unbalanced
@@ -370,3 +371,133 @@ async def test_a_summary_is_never_streamed_whatever_a_wrapper_does() -> None:
     history = [{"role": role, "content": "word " * 40} for role in ("user", "assistant") * 2]
     assert texts(await one.events(history=history)) == ["answer 2"]
     assert [one.seen(number)[0]["content"] == "You help." for number in range(4)] == [False, False, True, True]
+
+
+# Text in the place of the model's
+
+
+def telling(place: str) -> Made:
+    """A run in which something other than a model puts the secret into the answer, which passes no model any more."""
+    said = f"it is {SECRET}"
+
+    def put(response: Any) -> Any:
+        response.content = said
+        return response
+
+    @wrap_model_call
+    async def wrapper(request: Any, call_next: Any) -> Any:
+        return put(await call_next(request))
+
+    @wrap_model_call
+    async def twice(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        return put(await call_next(request))
+
+    @wrap_model_call
+    async def instead(request: Any, call_next: Any) -> Any:
+        return ModelResponse(said, request.model)
+
+    @wrap_model_call
+    async def rescue(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except ModelError:
+            return ModelResponse(said, request.model)
+
+    @after_model
+    async def after(response: Any) -> Any:
+        return put(response)
+
+    @wrap_tool_call
+    async def around_hand_off(request: Any, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.result = said
+        return response
+
+    plain: list[Any] = [{"stream": ["he", "llo"]}]
+    broken: list[Any] = [{"error": {"category": "auth"}}]
+    hands_over: list[Any] = [call("child", {"message": "go"})]
+    child = node_of(["hello"], name="child")
+    if place in ("after_llm", "after_agent"):
+        one = made(plain)
+        one.registry.register_function(place, lambda seen: HookResult.modify(response=said))
+    elif place == "structured":
+        one = made(["nothing that fits", '"hello"'], output_type=str)
+        one.registry.register_function("after_agent", lambda seen: HookResult.modify(response=f'"{said}"'))
+    elif place == "fallback":
+        one = made(broken, fallback=(ScriptedModel([{"stream": ["it is ", "sk-1", "2345"]}]),))
+    elif place == "hand-off":
+        one = made(hands_over, handoffs=(child,))
+        one.registry.register_function("after_tool", lambda seen: said)
+    elif place == "around a hand-off":
+        one = made(hands_over, handoffs=(child,), middleware=MiddlewareChain([around_hand_off]))
+    else:
+        turns = plain * 2 if place == "twice" else broken if place == "rescue" else plain
+        layers = {"wrapper": wrapper, "twice": twice, "instead": instead, "rescue": rescue, "after": after}
+        one = made(turns, middleware=MiddlewareChain([layers[place]]))
+    return one
+
+
+PLACES = [
+    "wrapper", "twice", "instead", "rescue", "after", "after_llm", "after_agent", "structured", "fallback", "hand-off",
+    "around a hand-off",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+async def test_whoever_put_it_there_text_leaves_only_past_on_llm_delta(place: str, streams: bool) -> None:
+    one = telling(place)
+    masked(one, len(SECRET) - 1)
+    if not streams:
+        assert (await one.run()).output == "it is [key]"
+        return
+    events = await one.events()
+    assert "".join(texts(events)).strip('"') == "it is [key]"
+    assert events[-1].data["output"] == "it is [key]"
+    assert SECRET not in str([event.to_dict() for event in events])
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+async def test_whoever_put_it_there_text_that_on_llm_delta_refuses_does_not_leave(place: str, streams: bool) -> None:
+    one = telling(place)
+    one.registry.register_function(
+        "on_llm_delta", lambda seen: "no keys" if SECRET in seen.text else None, hold_back=len(SECRET) - 1
+    )
+    trace = listen(one.registry)
+    events: list[Any] = []
+    with pytest.raises(RunBlocked, match="no keys"):
+        if streams:
+            async for event in one.stream():
+                events.append(event)
+        else:
+            await one.run()
+    assert SECRET not in str([event.to_dict() for event in events])
+    assert unbalanced(trace.names) == []
+
+
+async def test_after_llm_sees_what_the_window_left_of_a_wrappers_text_too() -> None:
+    one = telling("wrapper")
+    masked(one, 0)
+    trace = listen(one.registry, ["after_llm", "on_llm_delta"])
+    assert (await one.run()).output == "it is [key]"
+    assert trace.one("after_llm").response == "it is [key]"
+    assert [(seen.text, seen.index, seen.final) for seen in trace.of("on_llm_delta")] == [
+        ("hello", 0, True),
+        ("it is [key]", 1, True),
+    ]
+
+
+async def test_a_text_that_nobody_replaces_passes_on_llm_delta_once() -> None:
+    @wrap_model_call
+    async def looks(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    child = node_of(["hello"], name="child")
+    one = made([call("child", {"message": "go"})], handoffs=(child,), middleware=MiddlewareChain([looks]))
+    for event in ("after_llm", "after_agent", "after_tool"):
+        one.registry.register_function(event, lambda seen: None)
+    trace = listen(one.registry, ["on_llm_delta"])
+    assert (await one.run()).output == "hello"
+    assert [seen.text for seen in trace.of("on_llm_delta")] == ["hello"]

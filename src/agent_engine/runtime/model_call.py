@@ -1,7 +1,8 @@
 """The only door to a model.
 
 The order of one call: before_tool_definitions, before_model middleware, before_llm, wrap_model_call, the model (its
-retries inside), on_llm_delta, after_model middleware, after_llm, on_step.
+retries inside), on_llm_delta, after_model middleware, after_llm, on_step. Text that a wrapper, a middleware or
+after_llm puts in the place of the model's passes on_llm_delta like the model's.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class ModelPassage:
         "model",
         "model_error",
         "own",
+        "passed",
         "response",
         "settings",
         "started",
@@ -135,6 +137,8 @@ class ModelPassage:
         self.response: ModelResponse | None = None
         self.model_error: Exception | None = None
         self.window: TextWindow | None = None
+        # The text that on_llm_delta has seen and left.
+        self.passed: str | None = None
 
     async def run(self, request: middleware.ModelRequest | None = None) -> ModelAnswer:
         """Pass the door; ``request`` is what a wrapper asks for in the place of the turn's own."""
@@ -183,7 +187,8 @@ class ModelPassage:
             response = await self._ask()
         if chain is not None and chain.has_after_model:
             response = await hooks.after_middleware(chain, response)
-        response = await hooks.after_llm(response)
+        response = await self._past_delta(response)
+        response = await self._past_delta(await hooks.after_llm(response))
         if turn.node.on_step is not None:
             from agent_engine.runtime.adapters import observe, shown_response
 
@@ -219,10 +224,20 @@ class ModelPassage:
         else:
             response = await retried(self._stream, self.step, MODEL_ATTEMPTS, operation="model", worth=self._worth)
         hooks.answered(response)
-        text = await window.finish(response.text)
+        text = self.passed = await window.finish(response.text)
         if text != response.text:
             response = replace(response, text=text, native=None)
         return with_ids(response)
+
+    async def _past_delta(self, response: ModelResponse) -> ModelResponse:
+        """The response as on_llm_delta leaves it, where its text is not the one that it has seen."""
+        if response.text == self.passed:
+            return response
+        if self.window is None:
+            plan = self.step.plan(HookEvent.ON_LLM_DELTA, self.hooks.model.name)
+            self.window = TextWindow(self.step, plan, None)
+        text = self.passed = await self.window.again(response.text)
+        return response if text == response.text else replace(response, text=text, native=None)
 
     def _release(self) -> Callable[[str], None] | None:
         """Where text may go at once. A summary is for nobody to read, and what a wrapper calls for is the wrapper's."""
@@ -295,12 +310,10 @@ class ModelPassage:
         finally:
             self.ended = True
         response = response_from(shown, self.response, ModelResponse)
-        if self.called == 0:
-            # The wrapper answered by itself: its text passes on_llm_delta like a model's, and is held like one's.
-            self._release()
-            plan = self.step.plan(HookEvent.ON_LLM_DELTA, self.hooks.model.name)
-            text = await TextWindow(self.step, plan, None).finish(response.text)
-            response = response if text == response.text else replace(response, text=text)
+        if self.response is not None:
+            self.passed = self.response.text
+        else:
+            self._release()  # the wrapper answered by itself: its text is held like a model's
         return with_ids(response)
 
     async def _call_next(self, request: middleware.ModelRequest) -> middleware.ModelResponse:

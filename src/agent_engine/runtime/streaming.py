@@ -66,6 +66,16 @@ async def _ended(task: asyncio.Task[None]) -> None:
         raise cancelled
 
 
+async def past_delta(step: Step, model: str, text: str) -> str:
+    """A text that no model call has passed by ``on_llm_delta``: what its hooks leave of it.
+
+    Raises:
+        RunBlocked: one of them refused it.
+    """
+    plan = step.plan(HookEvent.ON_LLM_DELTA, model)
+    return text if plan is None else await TextWindow(step, plan, None).finish(text)
+
+
 class TextWindow:
     """The text of one model call on its way out, past ``on_llm_delta``.
 
@@ -118,6 +128,12 @@ class TextWindow:
             self._pending = whole
         await self._ask(self._plan, final=True)
         return "".join(self._released)
+
+    async def again(self, whole: str) -> str:
+        """Another text has taken the place of the one that passed: what it is from here on. It leaves later."""
+        self.restart()
+        self._release = None
+        return await self.finish(whole)
 
     def restart(self) -> None:
         """Forget what came: the call is made again."""

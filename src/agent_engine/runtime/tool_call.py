@@ -20,6 +20,7 @@ from agent_engine.runtime.closing import close_step, status_of
 from agent_engine.runtime.outcome import Status, ToolCancelled, ToolExited, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of
 from agent_engine.runtime.step import Step
+from agent_engine.runtime.streaming import past_delta
 from agent_engine.runtime.tool_gates import Gates, Refused
 from agent_engine.runtime.tool_result import ResultHooks
 from agent_engine.runtime.waiting import Waiting
@@ -106,6 +107,7 @@ class ToolPassage:
     """
 
     __slots__ = (
+        "answer",
         "call",
         "called",
         "child_frame",
@@ -141,6 +143,8 @@ class ToolPassage:
         self.called = 0
         self.ended = False
         self.error: BaseException | None = None
+        # What the body returned.
+        self.answer: Any = None
         self.child_frame: dict[str, Any] | None = resumed.get("frame") if resumed else None
 
     async def run(self, arguments: dict[str, Any] | None = None) -> ToolOutcome:
@@ -210,7 +214,8 @@ class ToolPassage:
         own = contextvars.copy_context()
         own.run(CALLING.set, turn)
         try:
-            return await in_context(own, self.tool.invoke(self.gates.values, invocation))
+            value = self.answer = await in_context(own, self.tool.invoke(self.gates.values, invocation))
+            return value
         except RunBlocked as blocked:
             # A delegate was refused: to its parent this call was refused.
             raise Refused(blocked.hook, blocked.reason) from blocked
@@ -234,6 +239,10 @@ class ToolPassage:
         outcome = await self.results.returned(value)
         if outcome.status == "ok" and getattr(self.tool, "handoff", False):
             outcome.handed_over = True
+            if outcome.text != self.answer:
+                # Not what the other agent's model calls have passed: it is the person's to read all the same.
+                model, _ = self.turn.node.models[self.turn.model_index]
+                outcome.text = outcome.value = await past_delta(self.turn.step, model.name, outcome.text)
         return outcome
 
     async def _refused(self, refusal: Refused) -> ToolOutcome:

@@ -22,6 +22,7 @@ from agent_engine.runtime.content import text_of_message, with_text
 from agent_engine.runtime.model_call import call_model
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import Step, refuses
+from agent_engine.runtime.streaming import past_delta
 from agent_engine.runtime.tool_batch import run_calls
 from agent_engine.runtime.toolset import Toolset, toolset_of
 from agent_engine.runtime.waiting import Waiting
@@ -331,6 +332,7 @@ class Turn:
         text = verdict.payload.response
         if text == answer.text:
             return answer
+        text = await past_delta(self.step, self.node.models[self.model_index][0].name, text)
         self._replace_last(text)
         if self.node.output_type is None:
             return Answer(text, text)
