@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import re
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agent_engine import Agent, HooksConfig, Limits, RunContext, tool
+from agent_engine import Agent, HooksConfig, RunContext, tool
 from agent_engine.hooks import HookRegistry, HookResult, add_hook, before_tool, remove_hook
 from agent_engine.hooks.errors import HookExecutionError, RunBlocked
 from agent_engine.models.base import ModelResponse
@@ -594,12 +595,85 @@ def test_importing_is_light() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_limits_are_checked() -> None:
-    with pytest.raises(TypeError, match="limits"):
-        agent("x", limits={"model_calls": 3})
-    with pytest.raises(TypeError, match="approver"):
-        agent("x", approver="sometimes")
-    assert agent("x", limits=Limits(model_calls=1)).start("go") == "x"
+class NoModel:
+    name = provider = "x"
+
+
+class NoType:
+    pass
+
+
+async def star(*words: str) -> None:
+    """Takes what no model can fill."""
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("name", 5, "name of an Agent is text"),
+    ("instructions", 5, "instructions of an Agent is text, not int"),
+    ("instructions", None, "instructions of an Agent is text, not NoneType"),
+    ("session_id", 5, "session_id of an Agent is text"),
+    ("model", 5, "model of an Agent is text such as 'openai:NAME', or a Model, not int"),
+    ("model", NoModel(), "or a Model, not NoModel"),
+    ("model", ScriptedModel, "or a Model, not the class ScriptedModel"),
+    ("fallback", 5, "fallback of an Agent is a list"),
+    ("fallback", [5], "fallback of an Agent is text such as 'openai:NAME', or a Model, not int"),
+    ("tools", 5, "tools of an Agent is a list of functions"),
+    ("tools", "add", "not 'add'; write tools=["),
+    ("tools", {"add": add}, "not dict"),
+    ("tools", add, "not function; write tools=["),
+    ("tools", [5], "A tool of an Agent is a function"),
+    ("tools", [star], "takes *words, which a model cannot fill"),
+    ("store", "x", "for an SQLite file write SqliteStore('x')"),
+    ("store", NoType(), "a conversation store or None, not NoType"),
+    ("hooks", HooksConfig, "hooks takes a HooksConfig"),
+    ("hooks", {"middleware": add}, "middleware is a list of functions with a middleware decorator, not function"),
+    ("hooks", {"inherit_default": "no"}, "inherit_default is True or False, not 'no'"),
+    ("output_type", 5, "output_type is a type that pydantic can validate"),
+    ("output_type", NoType, "such as a pydantic model, a dataclass or list[int]"),
+    ("output_type", add, "a function is no type"),
+    ("output_type", [1], "such as a pydantic model, a dataclass or list[int]"),
+    ("limits", {"model_calls": 3}, "limits is a Limits, such as Limits(tool_calls=10), not dict"),
+    ("approver", "sometimes", "a function of a ToolApproval, 'later' or None, not 'sometimes'"),
+    ("approver", lambda: True, "cannot be called with one argument"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "words"), WRONG)
+def test_an_option_that_is_no_such_thing_is_told_in_one_sentence_where_it_is_given(
+    option: str, value: Any, words: str
+) -> None:
+    options: dict[str, Any] = {"model": "offline", option: value}
+    with pytest.raises(TypeError, match=re.escape(words)) as caught:
+        Agent(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"x", {"type": "text"}, [5]])
+async def test_a_message_that_is_none_is_told_before_anything_runs(prompt: Any) -> None:
+    one = agent("x")
+    with pytest.raises(TypeError, match="a message is text, or a list of content parts"):
+        await one.astart(prompt)
+    with pytest.raises(TypeError, match="a message is text, or a list of content parts"):
+        async for _ in one.astream(prompt):
+            pass
+
+
+async def test_what_else_is_handed_to_a_face_is_told_too() -> None:
+    one = agent("x", tools=[add])
+    wrong: Any = {"user_id": "ada"}
+    for face in (
+        lambda: one.astart("go", context=wrong),
+        lambda: one.acall_tool("add", {"a": 1, "b": 2}, context=wrong),
+        lambda: one.aresume("some run", {}, context=wrong),
+    ):
+        with pytest.raises(
+            TypeError, match=r"context is a RunContext, such as RunContext\(user_id='ada'\), or None, not"
+        ):
+            await face()
+    with pytest.raises(TypeError, match="the arguments of a call of add are a dict, not int"):
+        await one.acall_tool("add", 5)  # type: ignore[arg-type]  # what a caller without types may do
+    with pytest.raises(TypeError, match="the decisions on a waiting run are a dict, not list"):
+        await one.aresume("some run", ["yes"])  # type: ignore[arg-type]  # likewise
 
 
 def test_the_process_can_exit_while_a_hook_hangs() -> None:

@@ -24,6 +24,24 @@ class Counter:
         return n
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [
+        ("model_calls", -1, "a whole number of at least 0, or None, not -1"),
+        ("tool_calls", 1.5, "a whole number of at least 0, or None, not 1.5"),
+        ("max_tokens", "10", "a whole number of at least 0, or None, not '10'"),
+        ("context_tokens", True, "a whole number of at least 0, or None, not True"),
+        ("max_parallel_tools", 0, "a whole number of at least 1, or None, not 0"),
+        ("timeout_s", float("nan"), "a number of at least 0, or None, not nan"),
+        ("approval_s", float("nan"), "a number of at least 0, or None, not nan"),
+        ("allow_duplicate_tool_calls", None, "True or False, not None"),
+    ],
+)
+def test_a_bound_that_bounds_nothing_is_refused(limit: str, value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"Limits.{limit} must be {words}"):
+        Limits(**{limit: value})
+
+
 @pytest.mark.parametrize("limit", ["tool_calls", "tool_calls_per_agent"])
 async def test_a_call_over_the_limit_is_refused_and_the_model_gets_one_last_call_without_tools(limit: str) -> None:
     counter = Counter()

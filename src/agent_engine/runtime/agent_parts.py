@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_engine.runtime import options
 from agent_engine.runtime.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -94,22 +95,28 @@ class AgentParts:
         session_id: str | None = None,
         store: ConversationStore | None = None,
     ) -> None:
+        options.is_text("name", name, or_none="'agent'")
+        options.is_text("instructions", instructions)
+        options.is_text("session_id", session_id, or_none="one of its own")
+        options.is_model("model", model)
+        options.is_output_type(output_type)
+        options.is_approver(approver)
+        options.is_limits(limits)
+        options.is_store(store)
         self.name = name or "agent"
         self.instructions = instructions
         self._model = model
-        self._tools = tuple([_as_tool(one) for one in tools])
+        self._tools = tuple([_as_tool(one) for one in options.several("tools", tools, options.TOOLS)])
         self._given = _read(hooks)
         self._output_type = output_type
-        self._fallback = (fallback,) if isinstance(fallback, str) else tuple(fallback)
-        if approver is not None and approver != "later" and not callable(approver):
-            raise TypeError(
-                f"approver is a function of a ToolApproval, 'later' or None, not {type(approver).__name__}."
-            )
+        self._fallback = (
+            (fallback,) if isinstance(fallback, str) else options.several("fallback", fallback, options.MODELS)
+        )
+        for one in self._fallback:
+            options.is_model("fallback", one)
         self._approver = approver
-        if not isinstance(limits, Limits):
-            raise TypeError(f"limits is a Limits, not {type(limits).__name__}.")
         self._limits = limits
-        self._session_id = session_id
+        self._session_id = session_id or None
         self._store = store
         self._strict = False
         self._ready = False
@@ -155,6 +162,7 @@ class AgentParts:
         from agent_engine.hooks.managed import RunContext
         from agent_engine.runtime.calling import calling
 
+        options.is_context(context)
         if context is None:
             turn = calling()
             if turn is None:
@@ -247,13 +255,13 @@ class AgentParts:
 def _as_tool(value: Any) -> Tool | AgentParts | Handoff:
     if isinstance(value, (AgentParts, Handoff)):
         return value
+    from agent_engine.tools.base import Tool
     from agent_engine.tools.function import tool_of
 
-    try:
+    if isinstance(value, (str, Tool)) or callable(value):
         return tool_of(value)
-    except TypeError:
-        kinds = "a function, an @tool function or its name, an Agent, or agent.handoff()"
-        raise TypeError(f"A tool of an Agent is {kinds}, not {type(value).__name__}.") from None
+    kinds = "a function, an @tool function or its name, an Agent, or agent.handoff()"
+    raise TypeError(f"A tool of an Agent is {kinds}, not {type(value).__name__}.")
 
 
 def _read(hooks: Any) -> GivenHooks | None:

@@ -46,19 +46,16 @@ class Parts:
     def __post_init__(self) -> None:
         """Raises TypeError for what would only fail, or silently mean no, in the middle of a run."""
         from agent_engine.memory.store import ConversationStore
+        from agent_engine.runtime import options
         from agent_engine.runtime.limits import Limits
 
-        def shown(value: object) -> str:
-            return repr(value) if isinstance(value, str) else type(value).__name__
-
-        if not (self.approver is None or self.approver == "later" or callable(self.approver)):
-            raise TypeError(f"approver is a function, 'later' or None, not {shown(self.approver)}")
+        options.is_approver(self.approver)
         if not (self.store is None or isinstance(self.store, (str, os.PathLike, ConversationStore))):
-            raise TypeError(f"store is a store, the path of an SQLite file or None, not {shown(self.store)}")
+            raise TypeError(f"store is a store, the path of an SQLite file or None, not {options.kind(self.store)}")
         if isinstance(self.records, os.PathLike):
             raise TypeError(f"records takes an address, such as 'jsonl:{os.fspath(self.records)}', and no bare path")
         if not (self.limits is None or isinstance(self.limits, Limits)):
-            raise TypeError(f"limits is a Limits or None, not {shown(self.limits)}")
+            raise TypeError(f"limits is a Limits or None, not {options.kind(self.limits)}")
 
 
 @dataclass(slots=True)

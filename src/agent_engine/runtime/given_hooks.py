@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.registry import HookRegistry
+from agent_engine.runtime.options import kind
 
 if TYPE_CHECKING:
     from agent_engine.hooks.middleware import MiddlewareChain
@@ -42,28 +43,33 @@ def read_hooks(value: object) -> GivenHooks:
         if unknown:
             raise TypeError(f"hooks has no key {', '.join(map(repr, unknown))}; it takes {', '.join(KEYS)}")
         return _parts(dict(value))
-    if all(hasattr(value, key) for key in KEYS):
+    if not isinstance(value, type) and all(hasattr(value, key) for key in KEYS):
         return _parts({key: getattr(value, key) for key in KEYS})
     raise TypeError(
         "hooks takes a HooksConfig, a dict of its keys "
-        f"({', '.join(KEYS)}), a HookRegistry or a list of middleware, not {type(value).__name__}"
+        f"({', '.join(KEYS)}), a HookRegistry or a list of middleware, not {kind(value)}"
     )
 
 
 def _parts(values: dict[str, Any]) -> GivenHooks:
     registry = values.get("registry")
     if registry is not None and not isinstance(registry, HookRegistry):
-        raise TypeError(f"hooks: registry is a HookRegistry, not {type(registry).__name__}")
+        raise TypeError(f"hooks: registry is a HookRegistry, not {kind(registry)}")
     for key in ("on_step", "on_tool_call"):
         if values.get(key) is not None and not callable(values[key]):
             raise TypeError(f"hooks: {key} is a function of one argument, not {type(values[key]).__name__}")
     middleware = values.get("middleware")
+    if not (middleware is None or isinstance(middleware, (list, tuple))):
+        raise TypeError(f"hooks: middleware is a list of functions with a middleware decorator, not {kind(middleware)}")
+    inherits = values.get("inherit_default", True)
+    if not isinstance(inherits, bool):
+        raise TypeError(f"hooks: inherit_default is True or False, not {inherits!r}")
     return GivenHooks(
         registry,
         _chain(middleware) if middleware else None,
         values.get("on_step"),
         values.get("on_tool_call"),
-        bool(values.get("inherit_default", True)),
+        inherits,
     )
 
 

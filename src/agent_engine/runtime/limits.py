@@ -26,7 +26,7 @@ class Limits:
         context_tokens: estimated tokens of history; beyond, the history is shortened (before_compaction).
 
     Raises:
-        ValueError: a bound is not a positive number.
+        ValueError: a bound is no number that it can be.
     """
 
     model_calls: int | None = 20
@@ -46,8 +46,19 @@ class Limits:
             if field.name == "allow_duplicate_tool_calls":
                 if not isinstance(value, bool):
                     raise ValueError(f"Limits.{field.name} must be True or False, not {value!r}.")
-            elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-                raise ValueError(f"Limits.{field.name} must be a number of at least 0, or None, not {value!r}.")
+            elif value is not None and not _bounds(field.name, value):
+                least = 1 if field.name == "max_parallel_tools" else 0
+                what = "a number" if field.name in _SECONDS else "a whole number"
+                raise ValueError(f"Limits.{field.name} must be {what} of at least {least}, or None, not {value!r}.")
+
+
+_SECONDS = ("timeout_s", "approval_s")
+
+
+def _bounds(name: str, value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float if name in _SECONDS else int):
+        return False
+    return value >= (1 if name == "max_parallel_tools" else 0)  # false for what is not a number (NaN), too
 
 
 NO_LIMITS = Limits(model_calls=None, tool_calls=None)

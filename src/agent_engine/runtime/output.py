@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from typing import Any
 
@@ -15,19 +16,32 @@ class OutputInvalid(ValueError):
 
 
 class OutputShape:
-    """One output type: a pydantic model, a dataclass, or any other type that pydantic can validate."""
+    """One output type: a pydantic model, a dataclass, or any other type that pydantic can validate.
 
-    __slots__ = ("_adapter",)
+    Raises:
+        TypeError: it is none of these.
+    """
+
+    __slots__ = ("_adapter", "instructions")
 
     def __init__(self, output_type: Any) -> None:
         from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
 
-        self._adapter: Any = TypeAdapter(output_type)
-
-    def instructions(self) -> str:
-        """What is added to the system text."""
-        schema = json.dumps(self._adapter.json_schema(), ensure_ascii=False)
-        return f"Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n{schema}"
+        try:
+            if inspect.isroutine(output_type):
+                raise TypeError("a function is no type")
+            self._adapter: Any = TypeAdapter(output_type)
+            schema = json.dumps(self._adapter.json_schema(), ensure_ascii=False)
+        except (PydanticUserError, TypeError, NameError) as problem:
+            raise TypeError(
+                "output_type is a type that pydantic can validate and describe as JSON, such as a pydantic model, a"
+                f" dataclass or list[int], and {output_type!r} is none ({str(problem).splitlines()[0][:200]})."
+            ) from problem
+        # What is added to the system text.
+        self.instructions = (
+            f"Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n{schema}"
+        )
 
     def parse(self, text: str) -> Any:
         """The object that an answer stands for.
@@ -56,11 +70,12 @@ def _bare(text: str) -> str:
 
 
 def shape_of(output_type: Any) -> OutputShape:
-    """The shape of an output type; kept for the types used last."""
+    """The shape of an output type; kept for the types used last. Raises TypeError for what is no such type."""
     try:
-        return _kept_shape(output_type)
-    except TypeError:  # a type that cannot be a key
-        return OutputShape(output_type)
+        hash(output_type)
+    except TypeError:
+        return OutputShape(output_type)  # a type that cannot be a key
+    return _kept_shape(output_type)
 
 
 _kept_shape = functools.lru_cache(maxsize=128)(OutputShape)

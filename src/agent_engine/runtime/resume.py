@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.memory.store import waiting_expired
+from agent_engine.runtime import options
 
 if TYPE_CHECKING:
     from agent_engine.hooks.managed import RunContext
@@ -28,6 +29,8 @@ async def look_up(
         PermissionError: ``context`` is another caller's.
         ValueError: an answer is no answer, or for a call that the run does not wait for.
     """
+    options.is_context(context)
+    options.is_mapping("the decisions on a waiting run", decisions)
     document = await host.store.load_waiting(run_id)
     if document is None:
         raise LookupError(f"No run {run_id!r} waits for an answer; it may have gone on already.")

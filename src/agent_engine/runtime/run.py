@@ -13,6 +13,7 @@ from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import RUN_CONTEXT, RunContext
+from agent_engine.runtime import options
 from agent_engine.runtime.content import text_of_message, with_text
 from agent_engine.runtime.ending import Ending
 from agent_engine.runtime.result import RunResult
@@ -60,6 +61,7 @@ async def run_request(
         RunBlocked: a hook refused the turn. LimitReached: a limit ended it. HookExecutionError: a hook failed under
         ``fail``. asyncio.CancelledError: the run was cancelled. Any other exception is the run's own error.
     """
+    options.is_prompt(message)
     state = _state(root, host, context, text_of_message(message), emit, scope)
 
     async def turn(ending: Ending) -> RunResult:
@@ -130,6 +132,7 @@ async def call_tool_directly(
     """
     from agent_engine.runtime.direct import call_directly
 
+    options.is_mapping(f"the arguments of a call of {name}", arguments)
     state = _state(root, host, context, "", None, scope)
     state.may_wait = False
 
@@ -150,6 +153,7 @@ def _state(
     emit: Emit | None,
     scope: HookScope | None = None,
 ) -> RunState:
+    options.is_context(context)
     if context is None:
         context = RunContext(run_id=uuid4().hex)
     elif not context.run_id:

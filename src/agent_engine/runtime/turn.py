@@ -215,7 +215,7 @@ class Turn:
             return system
         from agent_engine.runtime.output import shape_of
 
-        return f"{system}\n\n{shape_of(node.output_type).instructions()}".lstrip()
+        return f"{system}\n\n{shape_of(node.output_type).instructions}".lstrip()
 
     async def _before_agent(self, prompt: str, history: Sequence[Message]) -> tuple[str, tuple[str, ...]]:
         plan = self.step.plan(HookEvent.BEFORE_AGENT)
