@@ -20,6 +20,8 @@ from agent_engine.hooks.matcher import compile_matcher, matches
         ("rm|delete", "delete", True),
         ("rm|delete", "rmdir_safe", False),
         ("rm|delete", "undelete", False),
+        ("rm | delete", "delete", True),
+        (" rm ", "rm", True),
         ("*", "anything at all", True),
         ("*", "", True),
         ("write_*", "write_file", True),
@@ -71,9 +73,10 @@ def test_a_bad_pattern_is_refused_when_the_hook_is_made(bad: str) -> None:
         FunctionHook(event="before_tool", func=lambda payload: None, name="guard", matcher=bad)
 
 
-def test_an_empty_matcher_is_refused() -> None:
-    with pytest.raises(ValueError, match="leave it out"):
-        FunctionHook(event="before_tool", func=lambda payload: None, matcher="")
+@pytest.mark.parametrize("empty", ["", " ", "rm|", "|rm", "rm| |delete"])
+def test_a_matcher_with_nothing_in_it_is_refused(empty: str) -> None:
+    with pytest.raises(ValueError, match="empty .*matches nothing"):
+        FunctionHook(event="before_tool", func=lambda payload: None, matcher=empty)
 
 
 _names = st.text(alphabet="abrmw_-|*?.x", max_size=8)
@@ -81,7 +84,12 @@ _names = st.text(alphabet="abrmw_-|*?.x", max_size=8)
 
 @given(pattern=st.text(alphabet="abrmw_-|*?x", min_size=1, max_size=8), name=_names)
 def test_plain_text_is_a_shell_pattern_with_alternatives(pattern: str, name: str) -> None:
-    assert matches(pattern, name) == any(fnmatch.fnmatchcase(name, part) for part in pattern.split("|"))
+    parts = pattern.split("|")
+    if all(parts):
+        assert matches(pattern, name) == any(fnmatch.fnmatchcase(name, part) for part in parts)
+    else:
+        with pytest.raises(ValueError, match="empty"):
+            compile_matcher(pattern)
 
 
 @given(pattern=st.text(alphabet="abr.^$()[]{}+\\|*?", min_size=1, max_size=8), name=_names)

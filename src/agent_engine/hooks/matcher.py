@@ -1,7 +1,7 @@
 """Matchers: which targets a hook is for.
 
 A text with any of ``. ^ $ ( ) [ ] { } + \\`` is a regular expression that must match in full; any other is a
-shell-style pattern, with ``|`` between alternatives. No matcher is every target.
+shell-style pattern, with ``|`` between alternatives, and blanks around them ignored. No matcher is every target.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ def compile_matcher(pattern: str) -> Callable[[str], bool]:
     """A test for names.
 
     Raises:
-        ValueError: ``pattern`` is no valid regular expression, or is empty.
+        ValueError: ``pattern`` is no valid regular expression, or it or one of its alternatives is empty.
     """
-    if not pattern:
+    if not pattern.strip():
         raise ValueError("an empty matcher matches nothing; leave it out to match every target")
     if _REGEX_SIGNS.isdisjoint(pattern):
-        tests = [re.compile(translate(part)).match for part in pattern.split("|")]
+        parts = [part.strip() for part in pattern.split("|")]
+        if not all(parts):
+            raise ValueError(f"the matcher {pattern!r} has an empty alternative, which matches nothing")
+        tests = [re.compile(translate(part)).match for part in parts]
         return lambda name: any(test(name) is not None for test in tests)
     try:
         full = re.compile(pattern).fullmatch
