@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import namedtuple
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -106,6 +107,27 @@ def test_a_private_copy_is_equal_and_shares_no_mutable_container(value: Any) -> 
     copy = private_copy(value)
     assert copy == value
     assert not {id(one) for one in _containers(value)} & {id(one) for one in _containers(copy)}
+
+
+class _Pair(namedtuple("_Pair", "left right")):
+    """A named tuple with a constructor of its own."""
+
+    def __new__(cls, both: Any) -> _Pair:
+        return super().__new__(cls, both, both)
+
+
+class _Selfish(dict[str, Any]):
+    def copy(self) -> _Selfish:  # type: ignore[override]
+        return self
+
+
+def test_a_private_copy_of_odd_containers_is_one_and_leaves_them_alone() -> None:
+    pair, selfish = _Pair([1]), _Selfish(a=[1])
+    copied = private_copy({"pair": pair, "selfish": selfish})
+    assert (copied["pair"], type(copied["pair"]), copied["selfish"]) == (pair, _Pair, {"a": [1]})
+    copied["pair"].left.append(2)
+    copied["selfish"]["a"].append(2)
+    assert (pair.left, selfish) == ([1], {"a": [1]})
 
 
 def test_a_private_copy_shares_what_is_no_container() -> None:

@@ -66,12 +66,16 @@ def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
     items = [_copy(item, seen, depth - 1) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
-    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    make = getattr(type(value), "_make", tuple)  # of a named tuple, past a constructor of its own
+    made: Any = make(items)
+    return made
 
 
 def _empty_like(value: dict[Any, Any]) -> dict[Any, Any]:
     try:
         new = value.copy()
+        if new is value:
+            return {}
         new.clear()
     except Exception as error:  # noqa: BLE001 - a dict subclass with rules of its own; a plain dict carries its content
         del error
