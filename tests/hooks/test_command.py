@@ -458,16 +458,47 @@ async def test_a_script_that_went_missing_is_a_broken_hook_and_no_refusal(tmp_pa
     assert caught.value.reason.startswith("Hook exited with unexpected code 2: sh cannot open its script 'gate.sh'")
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"args": ["sh", "gate.sh"]}, "gate.sh"),
+        ({"args": ["python3", "rules/gate.py", "--strict"]}, "gate.py"),
+        ({"args": ["bash", "-euo", "pipefail", "gate.sh"]}, "gate.sh"),
+        ({"args": ["python3", "-m", "rules.gate"]}, "rules.gate"),
+        ({"args": ["/usr/bin/env", "A=1", "python3", "rules/gate.py"]}, "gate.py"),
+        ({"command": "sh ./gate.sh"}, "gate.sh"),
+        ({"command": "A=1 /opt/policy/check --key s3cret.txt"}, "check"),
+        ({"args": ["sh", "-c", "echo s3cret; exit 2"]}, "sh"),
+        ({"args": ["python3"]}, "python3"),
+        ({"command": "cat | jq -e .tool_name"}, "cat"),
+    ],
+)
+def test_a_command_is_called_after_what_it_runs(
+    fields: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rules").mkdir()
+    for path in ("gate.sh", "rules/gate.py"):
+        (tmp_path / path).touch()
+    monkeypatch.chdir(tmp_path)
+    made = CommandHook(event="before_tool", **fields)
+    assert made.name == name
+    assert made.id.startswith(f"before_tool:{name}:")
+    assert CommandHook(event="before_tool", name="mine", **fields).name == "mine"
+
+
 def test_what_cannot_work_is_refused_at_registration() -> None:
     for fields, says in (
         ({"command": "a\0b"}, "NUL"),
         ({"command": "true", "env": {"A=B": "1"}}, "names of variables"),
         ({"command": "true", "env": {"A": "1\0"}}, "NUL"),
         ({"args": [" "]}, "nothing to run"),
+        ({"args": ["sh", 5]}, "Hook 'command' .*list of words"),
+        ({"args": "sh gate.sh"}, "list of words"),
+        ({"command": 5}, "one line of text"),
         ({"command": "echo 'open", "shell": False}, "cannot be split"),
     ):
         with pytest.raises(HookRegistrationError, match=says):
-            CommandHook(event="before_tool", name=NAME, **fields)
+            CommandHook(event="before_tool", **fields)
 
 
 # --- pipes ------------------------------------------------------------------------------------------------------------

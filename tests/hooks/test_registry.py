@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -221,7 +222,7 @@ def test_a_function_hook_without_a_function_may_be_registered(registry: HookRegi
         ({"sequential": "no"}, "sequential is True, False or None"),
         ({"observe": 1}, "observe is True or False"),
         ({"hold_back": 4}, "hold_back is for on_llm_delta only"),
-        ({"when": "always"}, "when is a function of the RunContext"),
+        ({"when": "always"}, "when is a plain function of the RunContext"),
         ({"agents": 3}, "a list of names is expected"),
     ],
 )
@@ -334,6 +335,50 @@ def test_a_hook_that_replaced_a_temporary_one_stays(registry: HookRegistry) -> N
         registry.register(gate)
 
     assert [hook is gate for hook in registry.get_hooks(HookEvent.BEFORE_TOOL)] == [True]
+
+
+def _named(name: str) -> FunctionHook:
+    return FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow, name=name)
+
+
+def test_one_hook_may_be_there_for_a_while_twice(registry: HookRegistry) -> None:
+    gate = _named("gate")
+
+    with registry.temporarily(gate):
+        with registry.temporarily(gate):
+            assert len(registry) == 1
+        assert len(registry) == 1
+
+    assert len(registry) == 0
+
+
+def test_temporary_hooks_of_one_id_may_end_in_any_order(registry: HookRegistry) -> None:
+    for order in itertools.permutations(range(3)):
+        registry.register(_named("original"))
+        blocks = [registry.temporarily(_named(f"for a while {number}")) for number in range(3)]
+        for block in blocks:
+            block.__enter__()
+        left = set(order)
+        for number in order:
+            assert [hook.name for hook in registry.get_hooks("before_tool")] == [f"for a while {max(left)}"]
+            blocks[number].__exit__(None, None, None)
+            left.discard(number)
+        assert [hook.name for hook in registry.get_hooks("before_tool")] == ["original"]
+
+
+def test_there_is_no_moment_without_a_hook_when_a_temporary_one_ends(registry: HookRegistry) -> None:
+    registry.register(_named("original"))
+    seen: list[int] = []
+    changed = registry._changed
+
+    def look() -> None:
+        seen.append(len(registry.hooks_of(HookEvent.BEFORE_TOOL)))
+        changed()
+
+    registry._changed = look  # type: ignore[method-assign]
+    with registry.temporarily(_named("for a while")):
+        pass
+    assert seen == [1, 1]
 
 
 def test_a_hook_that_two_registries_share_is_switched_in_one_of_them(registry: HookRegistry) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 
 from agent_engine.hooks.definition import CommandHook
 from agent_engine.hooks.errors import HookFailure
@@ -14,9 +15,10 @@ from agent_engine.hooks.process import Finished, NotStarted, run_process, safe_e
 from agent_engine.hooks.protocol import MAX_ANSWER, parse_command_output, read_exit, read_refusal
 from agent_engine.hooks.result import HookResult
 
-__all__ = ["CommandOutcome", "check_command", "parse_command_output", "run_command"]
+__all__ = ["CommandOutcome", "check_command", "command_name", "parse_command_output", "run_command"]
 
 _INTERPRETER = re.compile(r"python[\d.]*|node|bash|sh|perl|ruby")
+_SCRIPT = re.compile(r"[\w@%+-]*[./][\w@%+./-]*")
 _PREFIXES = ("exec", "env", "command", "nohup")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NOT_SIMPLE = re.compile(r"[|&;<>()$`*?\[\]{}~#!\n]")
@@ -84,6 +86,19 @@ async def run_command(
     return _outcome(hook, finished, limit)
 
 
+def command_name(hook: CommandHook) -> str:
+    """What a command is called where it was given no name: its program, or the script or module that an interpreter
+    runs. No other word of it, for one may hold a secret."""
+    words = _call(hook) or (hook.command or "").split() or ["command"]
+    program = os.path.basename(words[0])
+    if _INTERPRETER.fullmatch(program):
+        for before, word in pairwise(words):
+            script = before is words[0] or before == "-m" or _SCRIPT.fullmatch(word)
+            if script and not word.startswith("-"):
+                return os.path.basename(word.rstrip("/"))
+    return program
+
+
 def check_command(hook: CommandHook, cwd: str | None = None) -> None:
     """Refuse what can be seen to be broken before it ever runs.
 
@@ -147,9 +162,7 @@ def _arguments(hook: CommandHook) -> list[str]:
 
 def _missing_script(hook: CommandHook, cwd: str | None) -> str | None:
     """What is wrong where an interpreter is named with a script that it will not find; None where nothing is."""
-    words = _words(hook)
-    while words and (os.path.basename(words[0]) in _PREFIXES or _ASSIGNMENT.match(words[0])):
-        words.pop(0)
+    words = _call(hook)
     if len(words) < 2 or words[1].startswith("-") or _INTERPRETER.fullmatch(os.path.basename(words[0])) is None:
         return None
     script = os.path.join(cwd or os.getcwd(), words[1])
@@ -160,8 +173,15 @@ def _missing_script(hook: CommandHook, cwd: str | None) -> str | None:
     return None if readable else f"{words[0]} cannot open its script {words[1]!r} (looked for in {cwd or os.getcwd()})"
 
 
+def _call(hook: CommandHook) -> list[str]:
+    """The program and its arguments, without what only prepares the call; none where only a shell knows them."""
+    words = _words(hook)
+    while words and (os.path.basename(words[0]) in _PREFIXES or _ASSIGNMENT.match(words[0])):
+        words.pop(0)
+    return words
+
+
 def _words(hook: CommandHook) -> list[str]:
-    """The words of the call, or none where only a shell knows them."""
     if hook.args is not None:
         return list(hook.args)
     line = hook.command or ""

@@ -27,7 +27,8 @@ class HookDefinition:
 
     ``timeout`` is in seconds, None for the registry's limit. ``sequential`` None is automatic: sequential where the
     event has something to change. ``seq`` numbers registrations over all registries; ``source`` says where the hook
-    was declared.
+    was declared. ``when`` is called with the RunContext right where the dispatcher is, on the loop or on the hook's
+    thread, with no limit; where what it returns is false, the hook is not for this run.
 
     Raises:
         HookRegistrationError: a field makes no sense at this event; the message names the hook and the field.
@@ -100,8 +101,12 @@ class HookDefinition:
             raise self._refuse(f"hold_back is a number of characters, 0 or more, not {self.hold_back!r}")
         if self.hold_back and self.event is not HookEvent.ON_LLM_DELTA:
             raise self._refuse("hold_back is for on_llm_delta only")
-        if self.when is not None and not callable(self.when):
-            raise self._refuse("when is a function of the RunContext")
+        if self.when is not None:
+            problem = cannot_be_called(self.when)
+            if problem or is_async_callable(self.when):
+                raise self._refuse(
+                    f"when is a plain function of the RunContext: {problem or 'it is called, not awaited'}"
+                )
         for flag in ("enabled", "inline", "observe", "shadow"):
             if not isinstance(getattr(self, flag), bool):
                 raise self._refuse(f"{flag} is True or False, not {getattr(self, flag)!r}")
@@ -178,8 +183,12 @@ class CommandHook(HookDefinition):
     kind = "command"
 
     def _own_name(self) -> str:
-        words = self.args[0] if self.args else (self.command or "command").split(maxsplit=1)[0]
-        return words.rsplit("/", 1)[-1]
+        words = (self.command,) if self.args is None else self.args
+        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            return self.kind  # it will be refused
+        from agent_engine.hooks.command import command_name
+
+        return command_name(self)
 
     def _check(self) -> None:
         HookDefinition._check(self)

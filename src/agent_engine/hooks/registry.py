@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import sys
@@ -68,6 +69,14 @@ def order(hook: HookDefinition) -> tuple[int, int]:
     return (hook.priority, hook.seq)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _Block:
+    """A ``with temporarily(...)`` that is open: its hook, and the one that had its id before."""
+
+    hook: HookDefinition
+    below: HookDefinition | None
+
+
 _alive: weakref.WeakSet[HookRegistry] = weakref.WeakSet()
 """Every registry, for the child of a fork."""
 
@@ -89,6 +98,7 @@ class HookRegistry:
         self._platform = platform
         self._sealed = False
         self._scope: HookScope | None = None
+        self._blocks: list[_Block] = []
         self.version = 0
         _alive.add(self)
 
@@ -254,22 +264,22 @@ class HookRegistry:
     def temporarily(
         self, event: HookEvent | str | HookDefinition, func: Callable[..., Any] | None = None, **keywords: Any
     ) -> Iterator[str]:
-        """A hook for the length of a ``with`` block; gives its id. A hook whose id it takes comes back afterwards."""
-        hook = event if isinstance(event, HookDefinition) else FunctionHook(event=event, func=func, **keywords)
+        """A hook for the length of a ``with`` block; gives its id. A hook whose id it takes comes back afterwards.
+
+        Blocks may overlap in any way, in one thread or several, also with one and the same hook.
+        """
+        given = event if isinstance(event, HookDefinition) else FunctionHook(event=event, func=func, **keywords)
+        hook = dataclasses.replace(given, seq=0)  # a copy with a number of its own: each block ends its own hook
         with self._lock:
-            before = self._find(hook.id)
+            block = _Block(hook, self._find(hook.id))
             self.register(hook)
+            self._blocks.append(block)
         try:
             yield hook.id
         finally:
             with self._lock:
-                there = self._find(hook.id)
-                if (
-                    there is not None and there.seq == hook.seq
-                ):  # else somebody has put another one in its place meanwhile
-                    self.unregister(hook.id)
-                    if before is not None and before is not hook:
-                        self.register(before)
+                self._blocks.remove(block)
+                self._uncover(block)
 
     def enable_hook(self, hook_id: str) -> bool:
         """Let a hook run again; False where there is none of that id."""
@@ -350,6 +360,19 @@ class HookRegistry:
         if not self._enabled:
             return _NONE
         return tuple(hook for hook in self._hooks.get(event, _NONE) if hook.enabled)
+
+    def _uncover(self, block: _Block) -> None:
+        """Put what was there before in the place of a temporary hook, which another one may cover by now."""
+        hook, below = block.hook, block.below
+        there = self._find(hook.id)
+        if there is None or there.seq != hook.seq:  # covered, replaced for good, or removed
+            for other in self._blocks:
+                if other.below is not None and other.below.seq == hook.seq:
+                    other.below = below
+        elif below is None:
+            self.unregister(hook.id)
+        else:
+            self.register(below)
 
     def _changed(self) -> None:
         self.version += 1
