@@ -7,13 +7,14 @@ import functools
 import itertools
 import logging
 import math
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError
+from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookRegistrationError
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.managed import (
     McpRequestContext,
@@ -86,6 +87,103 @@ async def test_a_guardrail_raised_is_a_decision_and_no_failure(kernel: Any, kind
     kernel.add(E.AFTER_TOOL, hook, kind, sequential=sequential, failure_policy="fail")
     verdict = await kernel.dispatch(E.AFTER_TOOL, AfterToolInput())
     assert (verdict.decision, verdict.reason, verdict.broke) == ("deny", "contains PII", False)
+
+
+class PlainBlocked(GuardrailBlocked):
+    def __init__(self, rule: int) -> None:
+        self.rule = rule
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (PlainBlocked(7), "Blocked by guardrail"),
+        (GuardrailBlocked(""), "Denied by hook"),
+        (ExceptionGroup("tasks", [KeyError(1), ExceptionGroup("more", [GuardrailBlocked("PII")])]), "PII"),
+    ],
+)
+async def test_a_guardrail_is_a_no_however_it_is_raised(
+    kernel: Any, kind: str, sequential: bool, raised: Exception, reason: str
+) -> None:
+    def hook(payload: Any) -> None:
+        raise raised
+
+    kernel.add(E.BEFORE_TOOL, hook, kind, sequential=sequential, failure_policy="warn")
+    verdict = await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())
+    assert (verdict.decision, verdict.reason, verdict.broke) == ("deny", reason, False)
+
+
+class Unreadable:
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+    __str__ = __eq__ = __bool__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(
+    "no",
+    [
+        HookResult("deny", Unreadable()),  # type: ignore[arg-type]
+        HookResult("block", None, Unreadable(), Unreadable()),  # type: ignore[arg-type]
+        {"decision": "deny", "reason": Unreadable(), Unreadable(): 1},
+    ],
+)
+async def test_a_no_is_a_no_whatever_stands_beside_it(kernel: Any, kind: str, no: Any) -> None:
+    kernel.add(E.BEFORE_TOOL, lambda payload: no, kind, failure_policy="warn")
+    verdict = await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())
+    assert (verdict.decision, verdict.reason, verdict.broke) == ("deny", "Denied by hook", False)
+
+
+class Nameless:
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise ValueError("no class")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+async def test_what_cannot_even_be_looked_at_is_a_failure(kernel: Any, kind: str, sequential: bool, rows: bool) -> None:
+    def mute(payload: Any) -> None:
+        raise Mute
+
+    for hook in (lambda payload: Nameless(), mute):
+        kernel.registry.clear()
+        kernel.add(E.BEFORE_TOOL, hook, kind, sequential=sequential)
+        plan = kernel.scope.plan(E.BEFORE_TOOL)
+        if rows:
+            verdict, (row,) = await plan.dispatch_rows(BeforeToolInput(), Site())
+            assert not row.success
+        else:
+            verdict = await plan.dispatch(BeforeToolInput(), Site())
+        assert (verdict.decision, verdict.broke) == ("deny", True)
+
+
+@pytest.mark.parametrize("event", [E.BEFORE_TOOL, E.AFTER_TOOL])
+async def test_what_would_still_have_to_be_awaited_is_no_answer(kernel: Any, sequential: bool, event: E) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def forgot(payload: Any) -> Any:
+        return loop.create_future()
+
+    async def forgot_after_a_while(payload: Any) -> Any:
+        await asyncio.sleep(0)
+        return loop.create_future()
+
+    for hook in (forgot, forgot_after_a_while, lambda payload: forgot(payload)):
+        kernel.registry.clear()
+        kernel.registry.register_function(event, hook, sequential=sequential)
+        verdict = await kernel.dispatch(event, BeforeToolInput() if event is E.BEFORE_TOOL else AfterToolInput())
+        assert (verdict.decision, verdict.broke) == ("deny", True)
+
+
+async def test_another_payload_is_no_output_of_a_tool(kernel: Any, kind: str) -> None:
+    kernel.add(E.AFTER_TOOL, lambda payload: AfterToolInput(tool_output="masked"), kind)
+    assert (await kernel.dispatch(E.AFTER_TOOL, AfterToolInput(tool_output="secret"))).broke
 
 
 async def test_the_strictest_wins_in_every_order(kernel: Any, kind: str, sequential: bool) -> None:
@@ -508,12 +606,39 @@ async def test_a_predicate_that_breaks_is_a_hook_that_broke(kernel: Any, kind: s
     assert (verdict.decision, verdict.reason, verdict.broke) == ("deny", "Hook 'conditional' raised: KeyError", True)
 
 
-async def test_an_async_predicate_is_a_failure_and_no_yes(kernel: Any, kind: str) -> None:
+async def test_an_async_predicate_is_refused_and_no_yes(kernel: Any, kind: str) -> None:
     async def predicate(run: RunContext) -> bool:
         return False
 
-    kernel.add(E.BEFORE_TOOL, nothing, kind, when=predicate)
+    with pytest.raises(HookRegistrationError, match="when is a plain function of the RunContext"):
+        kernel.add(E.BEFORE_TOOL, nothing, kind, when=predicate)
+    kernel.add(E.BEFORE_TOOL, nothing, kind, when=lambda run: predicate(run))
     assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).broke
+
+
+TENANT: ContextVar[str] = ContextVar("TENANT", default="")
+
+
+async def test_a_predicate_sees_the_context_variables_that_its_hook_sees(
+    kernel: Any, kind: str, sequential: bool
+) -> None:
+    TENANT.set("a")
+    kernel.add(E.BEFORE_TOOL, lambda payload: "no", kind, sequential=sequential, when=lambda run: TENANT.get() == "a")
+    assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).reason == "no"
+
+
+@pytest.mark.parametrize("flag", ["observe", "shadow"])
+@pytest.mark.parametrize("guarded_by", ["worker", "async"])
+async def test_what_an_observer_edits_is_not_what_a_guard_beside_it_decides_on(
+    kernel: Any, kind: str, flag: str, guarded_by: str
+) -> None:
+    def hides(payload: BeforeToolInput) -> None:
+        payload.tool_input["path"] = "harmless"
+
+    kernel.add(E.BEFORE_TOOL, hides, kind, **{flag: True})
+    kernel.add(E.BEFORE_TOOL, lambda payload: payload.tool_input["path"] != "/etc", guarded_by)
+    verdict = await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput(tool_input={"path": "/etc"}))
+    assert verdict.denied
 
 
 @pytest.mark.parametrize("flag", ["observe", "shadow"])

@@ -155,6 +155,16 @@ async def test_each_hook_of_a_group_has_its_limit_for_itself(kernel: Any, how: s
     assert not (await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())).denied
 
 
+@pytest.mark.parametrize("told", [False, True])
+async def test_what_hooks_before_a_late_one_set_is_seen_all_the_same(kernel: Any, gate: Gate, told: bool) -> None:
+    kernel.add(E.AFTER_LLM, lambda payload: VARIABLE.set("by the first") and None, "worker")
+    kernel.registry.register_function(E.AFTER_LLM, gate.sync, timeout=0.05)
+    site = Site(sink=lambda site, run: None) if told else Site()
+    assert (await kernel.dispatch(E.AFTER_LLM, AfterLLMInput(), site)).denied
+    assert VARIABLE.get() == "by the first"
+    gate.release.set()
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("how", ["sync", "later"])
 async def test_the_one_that_is_late_is_the_one_that_is_named(kernel: Any, gate: Gate, position: int, how: str) -> None:

@@ -8,6 +8,8 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +21,12 @@ from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.payloads import AfterLLMInput, BeforeToolInput
 from agent_engine.hooks.registry import HookRegistry
-from agent_engine.hooks.result import HookResult, HookRun, Verdict
+from agent_engine.hooks.result import HookExecutionResult, HookResult, HookRun, Verdict
 from agent_engine.hooks.scope import HookScope
 from agent_engine.hooks.site import Site
 
 E = HookEvent
+SEEN: ContextVar[tuple[int, ...]] = ContextVar("SEEN", default=())
 SAYS = ("nothing", "true", "payload", "edit", "modify", "context", "ask", "false", "text", "guardrail", "raise", "junk")
 
 
@@ -80,7 +83,16 @@ def say(says: str, number: int, payload: BeforeToolInput) -> Any:
         "false": False,
         "text": f"text {number}",
         "junk": 42,
+        "awaitable": Awaited(),
+        "var": SEEN.set((*SEEN.get(), number)) and None if says == "var" else None,
     }[says]
+
+
+class Awaited:
+    """What is nothing once it has been awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
 
 
 def build(plots: list[Plot], slow: bool) -> HookRegistry:
@@ -218,6 +230,57 @@ async def test_with_rows_the_verdict_is_the_same_and_nothing_raises(plots: list[
     refused = [row.hook_name for row in rows if row.output is not None and row.output.decision in ("deny", "block")]
     assert (verdict.hook in refused) is verdict.denied
     assert all(0 <= row.duration_ms < 60_000 for row in rows)
+
+
+_plain_plots = st.sampled_from(["inline", "worker", "async", "suspending"]).flatmap(
+    lambda kind: st.booleans().flatmap(
+        lambda sequential: st.lists(
+            st.builds(
+                Plot,
+                says=st.sampled_from(["nothing", "nothing", "edit", "var", "awaitable", *SAYS]),
+                kind=st.just(kind),
+                sequential=st.just(sequential),
+                priority=st.just(0),
+                pause=st.just(0),
+                policy=st.sampled_from(["deny", "fail"]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+)
+
+
+@given(_plain_plots, st.sampled_from(["plain", "told", "rows"]))
+async def test_the_quick_ways_say_what_the_general_one_says(plots: list[Plot], face: str) -> None:
+    found = []
+    for general in (False, True):
+        plan = HookScope(build(plots, slow=False), with_default=False).plan(E.BEFORE_TOOL)
+        assert plan is not None
+        if general:
+            plan._own = None
+        SEEN.set(())
+        runs: list[HookRun] = []
+        rows: list[HookExecutionResult] = []
+        site = Site(sink=lambda site, run, runs=runs: runs.append(run)) if face == "told" else Site()  # type: ignore[misc]
+        given = BeforeToolInput(tool_input={"start": 1})
+        verdict: Verdict | HookExecutionError
+        try:
+            if face == "rows":
+                verdict, rows = await plan.dispatch_rows(given, site)
+            else:
+                verdict = await plan.dispatch(given, site)
+        except HookExecutionError as error:
+            verdict = error
+        found.append(
+            (
+                observed(verdict),
+                [(row.hook_name, row.success, row.output, row.error) for row in rows],
+                [(run.hook.name, run.decision, run.reason, run.failure_type, run.changed, run.mode) for run in runs],
+                SEEN.get(),
+            )
+        )
+    assert found[0] == found[1]
 
 
 @given(_plots, st.integers(0, 6), st.sampled_from(["inline", "worker", "async", "suspending"]), st.booleans())

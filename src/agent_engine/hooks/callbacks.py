@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import types
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from agent_engine.hooks.events import EventSpec, HookEvent
 from agent_engine.hooks.managed import Context
+from agent_engine.hooks.payloads import HookInput
 from agent_engine.hooks.result import STRICTNESS, HookOutput, HookResult, Undecided
 
-__all__ = ["ALLOW", "DENIED", "NO_ANSWER", "Answer", "BadReturn", "Reader", "in_context", "reader_of"]
+__all__ = ["ALLOW", "NO_ANSWER", "Answer", "BadReturn", "Reader", "in_context", "reader_of", "refusal_text"]
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ Reader = Callable[[Any, Any], Answer]
 """Reads a return value; the second argument is the payload that the callback was given."""
 
 _RESULT_FIELDS: Final = frozenset(HookResult.__dataclass_fields__)
-_NO_VALUE = (HookOutput, BaseException, types.AsyncGeneratorType, types.GeneratorType, types.CoroutineType)
+_NO_VALUE = (HookOutput, HookInput, BaseException, types.AsyncGeneratorType, types.GeneratorType, Awaitable)
 """Never an answer, and never the output of a tool either."""
 
 
@@ -137,7 +138,7 @@ def _read_result(spec: EventSpec, result: HookResult) -> Answer:
         raise BadReturn(f"gave the decision {_short(decision)}; allowed are {', '.join(STRICTNESS)}")
     if decision in ("deny", "block") or (decision == "ask" and not spec.asks):
         return Answer(
-            "deny", str(result.reason or DENIED), None, None, _text(result, "additional_context", lenient=True)
+            "deny", refusal_text(result.reason), None, None, _text(result, "additional_context", lenient=True)
         )
     changes = result.modified_input
     if changes is not None and not (isinstance(changes, Mapping) and all(isinstance(name, str) for name in changes)):
@@ -155,8 +156,8 @@ def _read_result(spec: EventSpec, result: HookResult) -> Answer:
 
 def _read_dict(spec: EventSpec, value: dict[str, Any]) -> Answer:
     refuses = value["decision"] in ("deny", "block")
-    strange = sorted(str(key) for key in value if key not in _RESULT_FIELDS)
-    if strange and not refuses:
+    strange = [] if refuses else sorted(str(key) for key in value if key not in _RESULT_FIELDS)
+    if strange:
         known = ", ".join(sorted(_RESULT_FIELDS))
         raise BadReturn(f"returned a dict with a decision and the key {_short(strange[0])}; known keys are {known}")
     return _read_result(spec, HookResult(**{key: item for key, item in value.items() if key in _RESULT_FIELDS}))
@@ -169,6 +170,14 @@ def _text(result: HookResult, name: str, lenient: bool = False) -> str | None:
     if lenient:
         return None
     raise BadReturn(f"gave a {name} that is {_kind(value)}; it is text or None")
+
+
+def refusal_text(reason: object) -> str:
+    """The reason of a refusal as text. A no is a no, also where its reason cannot even be read."""
+    try:
+        return str(reason or DENIED)
+    except Exception:  # noqa: BLE001
+        return DENIED
 
 
 _ORDINARY = "None, True, False, text, the payload, a HookResult or a dict with a 'decision'"

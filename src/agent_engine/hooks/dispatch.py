@@ -10,8 +10,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_engine.hooks.callbacks import ALLOW, DENIED, Answer, BadReturn
-from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookFailure, as_hooks_own
+from agent_engine.hooks.callbacks import ALLOW, Answer, BadReturn, refusal_text
+from agent_engine.hooks.errors import HookExecutionError, HookFailure, as_hooks_own, guardrail_in
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, pressed, within
@@ -96,22 +96,27 @@ class Dispatch:
         error: BaseException | None,
         begun: float | None = None,
         told: Telling | None = None,
+        worked_on: Any = None,
     ) -> Verdict:
         """Take over from a quick way through one sequential group, at the hook that did not simply say "go on".
 
         ``left`` is how many hooks are behind it, ``begun`` when it began (``time.perf_counter``), ``told`` who has told
-        of those before it.
+        of those before it, ``worked_on`` the copy that a worker thread was given.
         """
-        group = self.plan.groups[0]
+        group, payload = self.plan.groups[0], self.payload
+        if worked_on is not None:
+            self.payload = worked_on
         position = len(group.entries) - 1 - left
         ran = self.heard(group.entries[position], begun if told is None else told.begun)
         if told is not None:
             ran.before = self._folding.named(told.known)
             ran.seen = ran.left = self._left = told.left
-        if error is None and is_awaitable(value):
+        if error is None and ran.entry.kind == "inline" and is_awaitable(value):
             value, error = await within(value, ran.entry.limit)
         self.settle(ran, value, error)
         self._send()
+        if worked_on is not None:
+            self.payload = payload if self.stopped else self._folding.take_over(payload, worked_on)
         return await self._finish(before, [] if self.stopped else group.after(position))
 
     def settle_group(self, shared: Any, jobs: Sequence[Job]) -> Verdict:
@@ -197,14 +202,17 @@ class Dispatch:
     # Parallel groups
 
     async def _parallel(self, group: Group) -> None:
-        """All at once on one private copy; what they said is read in the order of the plan, whoever was first."""
+        """All at once on one private copy; what they said is read in the order of the plan, whoever was first.
+
+        Observers and shadows have a copy each: what they edit must not be what a hook that counts decides on.
+        """
         self._turn.number += 1
         shared = copy_of(self.payload)
         edits = Edits(self._folding, shared)
         busy = overrun() >= MOST_OVERRUN
         pairs: list[tuple[Ran, Job]] = []
         for entry in group.entries:
-            ran = self.begin(entry, shared)
+            ran = self.begin(entry, shared if entry.counts else copy_of(self.payload))
             if ran is not None:
                 threaded = entry.kind == "worker" and not busy and ran.failure is None
                 # Whatever is no plain function minds its limit by itself, in _call.
@@ -221,7 +229,8 @@ class Dispatch:
 
     def _ended(self, ran: Ran, edits: Edits) -> None:
         ran.ended = time.perf_counter()
-        edits.blame(ran.entry.name)
+        if ran.entry.counts:
+            edits.blame(ran.entry.name)
 
     async def _raising(self, ran: Ran) -> Any:
         value, error = await self._call(ran)
@@ -306,7 +315,9 @@ class Dispatch:
             ran.failure = failure
         except BadEdit as problem:
             ran.failure = HookFailure(f"Hook '{entry.name}' {problem}", "bad_edit")
-        except Exception as problem:  # noqa: BLE001 - an answer that cannot even be read is no allow
+        except BaseException as problem:  # an answer that cannot even be read is no allow
+            if pressed(problem):
+                raise
             ran.failure = _failure(entry, problem)
         if self._told:
             self._note(ran, value)
@@ -326,8 +337,9 @@ class Dispatch:
                 return self.plan.reader(value, ran.given)
             except BadReturn as problem:
                 raise HookFailure(f"Hook '{ran.entry.name}' {problem}", "bad_return") from None
-        if isinstance(error, GuardrailBlocked):
-            return Answer("deny", error.reason if isinstance(error.reason, str) and error.reason else DENIED)
+        refusal = guardrail_in(error)
+        if refusal is not None:
+            return Answer("deny", refusal_text(refusal.reason))
         raise _failure(ran.entry, error)
 
     def _take(self, ran: Ran, answer: Answer) -> None:
@@ -388,7 +400,7 @@ class Dispatch:
 
     def _note(self, ran: Ran, value: Any) -> None:
         ran.duration_ms = ((ran.ended or time.perf_counter()) - ran.begun) * 1000
-        if isinstance(value, HookResult):
+        if ran.failure is None and isinstance(value, HookResult):
             ran.result = value
         if ran.before is not None and ran.failure is None and ran.entry.counts:
             ran.changed = self._folding.changed(self.payload, ran.before)

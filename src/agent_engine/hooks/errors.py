@@ -74,9 +74,21 @@ def ends_the_run(error: BaseException | None) -> bool:
 class GuardrailBlocked(Exception):
     """Raised inside a hook to refuse the step: a decision with a reason, not a failure."""
 
-    def __init__(self, reason: str = "Blocked by guardrail") -> None:
+    reason: str = "Blocked by guardrail"
+    """Also of a subclass whose constructor does not call this one."""
+
+    def __init__(self, reason: str = reason) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def guardrail_in(error: BaseException) -> GuardrailBlocked | None:
+    """The refusal that an exception is, or that a group of them holds, as a TaskGroup raises it; None for failures."""
+    if isinstance(error, GuardrailBlocked):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := guardrail_in(one)) is not None), None)
+    return None
 
 
 class RunBlocked(Exception):

@@ -14,16 +14,24 @@ import threading
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from agent_engine.hooks.alarm import alarms
 
-__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "pressed", "within"]
+__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "ended", "pressed", "within"]
 
 GRACE: Final = 0.5
 """Seconds that a hook has to end once it has been cancelled; then it is closed where it stands."""
 
+BODY_GRACE: Final = 3.0
+"""The same for the body of a tool and for a model: they may have something of their own to close."""
+
+AROUND_GRACE: Final = 9.0
+"""The same for a wrapper: what is inside it ends first, with its closing events."""
+
 _CLOSES: Final = 10
+
+T = TypeVar("T")
 
 Outcome = tuple[Any, BaseException | None]
 """What a hook returned, or what it raised."""
@@ -33,7 +41,7 @@ _undying: list[Coroutine[Any, Any, Any]] = []
 
 
 class TimedOut(TimeoutError):
-    """The hook was not done within its limit."""
+    """The hook was not done within its limit, or was given up."""
 
 
 def pressed(error: BaseException) -> bool:
@@ -43,8 +51,11 @@ def pressed(error: BaseException) -> bool:
 
 
 @types.coroutine
-def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any, Outcome]:
-    """Await ``awaitable`` for at most ``limit`` seconds and give what came of it, errors included.
+def within(
+    awaitable: Awaitable[Any], limit: float | None, grace: float | None = None
+) -> Generator[Any, Any, Outcome]:
+    """Await ``awaitable`` for at most ``limit`` seconds and give what came of it, errors included. Once cancelled, it
+    has ``grace`` seconds to end (GRACE by default).
 
     Raises:
         asyncio.CancelledError: the caller was cancelled. A hook that cancels itself is an outcome like any other.
@@ -58,7 +69,22 @@ def within(awaitable: Awaitable[Any], limit: float | None) -> Generator[Any, Any
         if pressed(error):
             raise
         return None, error
-    return (yield from drive(steps, awaited, lambda: (0, limit)))
+    return (yield from drive(steps, awaited, lambda: (0, limit), grace=grace))
+
+
+@types.coroutine
+def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, Any, T]:
+    """Await what cannot hold its caller: once the caller is cancelled, a tool, a model or a wrapper (``around``) has
+    its grace to end; then it is closed where it stands, and whatever it made of the cancellation, the caller has it.
+    """
+    value, error = yield from within(awaitable, None, AROUND_GRACE if around else BODY_GRACE)
+    if error is None:
+        result: T = value
+        return result
+    try:
+        raise error
+    finally:
+        del error  # else the error and its own traceback keep each other alive
 
 
 def drive(
@@ -66,13 +92,14 @@ def drive(
     awaited: Any,
     watch: Callable[[], tuple[int, float | None]],
     stop: Callable[[], None] | None = None,
+    grace: float | None = None,
 ) -> Generator[Any, Any, Outcome]:
     """Go on with a coroutine that has just suspended on ``awaited``.
 
     ``watch`` says, at each suspension, which piece of work is on (a number) and what its limit is; the limit starts
-    anew with each piece. ``stop`` is called at a limit, before the piece is cancelled.
+    anew with each piece. ``stop`` is called at a limit, before the piece is cancelled. ``grace``: see within.
     """
-    driven = _Driven(steps, awaited, watch, stop)
+    driven = _Driven(steps, awaited, watch, stop, GRACE if grace is None else grace)
     try:
         return (yield from driven.run())
     finally:
@@ -124,6 +151,7 @@ class _Driven:
         "_certain",
         "_expired",
         "_gate",
+        "_grace",
         "_groups",
         "_loop",
         "_outer",
@@ -142,11 +170,13 @@ class _Driven:
         awaited: Any,
         watch: Callable[[], tuple[int, float | None]],
         stop: Callable[[], None] | None,
+        grace: float,
     ) -> None:
         self._steps = steps
         self._awaited = awaited
         self._watch = watch
         self._stop = stop
+        self._grace = grace
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cancels = 0 if self._task is None else self._task.cancelling()
@@ -240,7 +270,7 @@ class _Driven:
         self._outer = cancelled
         self._signal = cancelled
         if not self._expired:
-            self._set(GRACE)
+            self._set(self._grace)
 
     def _uncancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() <= self._cancels + self._groups
@@ -255,7 +285,7 @@ class _Driven:
         if self._stop is not None:
             self._stop()
         self._signal = asyncio.CancelledError()
-        self._set(GRACE)
+        self._set(self._grace)
         self._wake()
 
     def _set(self, seconds: float | None) -> None:

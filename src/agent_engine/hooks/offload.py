@@ -73,7 +73,7 @@ class Stage:
                     return
                 self._on, self._started = entry, time.monotonic()
                 self._next += 1
-            ran = self._ran = self._dispatch.begin(entry)
+            ran = self._ran = self._context.run(self._dispatch.begin, entry)  # for its predicate
             value, error = (None, None) if ran is None else self._context.run(call, ran, self._dispatch.site)
             with self._lock:
                 if self._closed:

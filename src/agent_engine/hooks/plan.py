@@ -141,6 +141,7 @@ class Plan:
         pending = iter(self.calls)
         set_turn(payload, pending)
         way = self._way
+        worked_on = None
         try:
             if way is INLINE:
                 outcome = call_all(pending, payload)
@@ -150,7 +151,7 @@ class Plan:
             elif overrun() >= MOST_OVERRUN:
                 return await Dispatch(self, payload, site).run()
             elif way is RELAY:
-                outcome = await relay(pending, payload, self.limits, folding, self._patience)
+                outcome, worked_on = await relay(pending, payload, self.limits, folding, self._patience)
             else:
                 group = await together(self.entries, payload, folding)
                 if group is not None:
@@ -159,7 +160,7 @@ class Plan:
         finally:
             set_turn(payload, None)
         if outcome is not None:
-            return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome)
+            return await Dispatch(self, payload, site).go_on(folding.named(before), *outcome, worked_on=worked_on)
         after = folding.read(payload)
         return let_through(payload, after is not before and not same(after, before))
 

@@ -15,7 +15,6 @@ from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_engine.hooks.errors import GuardrailBlocked
 from agent_engine.hooks.folding import Folding, copy_of
 from agent_engine.hooks.limits import TimedOut, drive, pressed, within
 from agent_engine.hooks.together import Edits, Job, is_awaitable, run_together
@@ -180,8 +179,11 @@ class Patience:
 
 async def relay(
     pending: Any, payload: Any, limits: Sequence[float], folding: Folding, patience: Patience
-) -> Outcome | None:
-    """Call one function after the other in a worker thread: one hand-off, on a copy that is taken over at the end."""
+) -> tuple[Outcome | None, Any]:
+    """Call one function after the other in a worker thread: one hand-off, on a copy that is taken over at the end.
+
+    Where one does not say "go on", the second value is that copy, None where it is still being worked on.
+    """
     worked_on = copy_of(payload)
     one = _Relay(pending, worked_on)
     before = contextvars.copy_context()
@@ -191,7 +193,7 @@ async def relay(
         errand.start()
     except RuntimeError as error:
         next(pending)
-        return len(limits) - 1, None, error
+        return (len(limits) - 1, None, error), None
     on = Position(pending, limits)
     done = patience.rewards(errand)
     while not done:
@@ -200,25 +202,21 @@ async def relay(
         if left <= 0:
             on.stop()
             errand.leave(overran=True)
-            return on.left(), None, TimedOut()
+            carry_back(context, before)
+            return (on.left(), None, TimedOut()), None
         try:
             done = await errand.wait(min(left, on.soonest()))
         except BaseException:
             on.stop()
             raise
     carry_back(context, before)
-    if errand.error is not None:
-        if isinstance(errand.error, GuardrailBlocked):  # a decision: where nothing can be refused, earlier edits stand
-            folding.take_over(payload, worked_on)
-        return on.left(), None, errand.error
-    value: Any = one.said
-    late: BaseException | None = None
+    if errand.error is None and one.said is None:
+        folding.take_over(payload, worked_on)
+        return None, None
+    value, problem = one.said, errand.error
     if is_awaitable(value):
-        value, late = await within(value, on.watch()[1])
-    folding.take_over(payload, worked_on)
-    if one.said is None:
-        return None
-    return on.left(), payload if value is worked_on else value, late
+        value, problem = await within(value, on.watch()[1])
+    return (on.left(), value, problem), worked_on
 
 
 class _Relay:

@@ -134,5 +134,5 @@ def text_of(error: BaseException) -> str:
     """The text of an exception; "" for one that cannot even say what it is."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - it must not take the place of the failure it belongs to
+    except (Exception, SystemExit):  # noqa: BLE001 - it must not take the place of the failure it belongs to
         return ""

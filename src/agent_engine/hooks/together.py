@@ -311,7 +311,12 @@ def _nothing() -> None:
 
 def is_awaitable(value: Any) -> bool:
     """True for what still has to be awaited before it is an answer."""
-    return value is not None and value is not True and inspect.isawaitable(value)
+    if value is None or value is True:
+        return False
+    try:
+        return inspect.isawaitable(value)
+    except Exception:  # noqa: BLE001 - it does not even say what it is; to read it will fail likewise
+        return False
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked, ends_the_run
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
+from agent_engine.hooks.limits import ended
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
 
@@ -31,14 +32,21 @@ async def around(
 ) -> Response | Refused:
     """One wrap_* chain. A refusal or a broken hook inside stands, whatever a wrapper further out makes of it."""
     stands: list[tuple[Exception, Layer | None]] = []
+    cancelled: list[asyncio.CancelledError] = []
 
     async def enter(depth: int, sent: Request) -> Response:
+        if cancelled:  # a wrapper that does not listen gets nothing run any more
+            raise cancelled[0]
         layer = layers[depth] if depth < len(layers) else None
         try:
             if layer is None:
                 return await call_next(sent)
             wrapped = _observer if layer.observe else _wrapper
             return await wrapped(layer, sent, lambda passed: enter(depth + 1, passed), answers)
+        except asyncio.CancelledError as problem:
+            if being_cancelled():
+                cancelled.append(problem)
+            raise
         except Exception as problem:
             if not (isinstance(problem, (GuardrailBlocked, HookError, RunBlocked)) or ends_the_run(problem)):
                 raise
@@ -122,9 +130,12 @@ async def _observer(
 
 
 async def _on_loop(layer: Layer, request: Any, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    said = layer.function(request, passed_on)
+    return await _settled(layer.function(request, passed_on))
+
+
+async def _settled(said: Any) -> Any:
     while inspect.isawaitable(said):
-        said = await said
+        said = await ended(said, around=True)
     return said
 
 
@@ -144,9 +155,7 @@ async def _in_worker(layer: Layer, request: Any, passed_on: Callable[[Any], Coro
         if not worker.done():
             worker.cancel()
             await asyncio.wait({worker})
-    while inspect.isawaitable(said):
-        said = await said
-    return said
+    return await _settled(said)
 
 
 @dataclass(slots=True)
