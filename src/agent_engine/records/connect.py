@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 _BUSY_S = 30.0
+_ENDED = ("Z", "X")
+"""States of a process that has ended, though its parent has not asked for its end yet."""
 
 
 def engine_for(address: str, *, create: bool = True) -> Engine:
@@ -45,11 +47,16 @@ def shown(address: str) -> str:
 
 def process_birth(pid: int) -> str | None:
     """When a process of this machine began, as the kernel counts it; None where that cannot be told or it is gone."""
+    found = _stat(pid)
+    return None if found is None else found[19]
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel tells of a process, from its state on."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return fields[19]
 
 
 def is_running(host: str, pid: int, born: str | None, last_at: float) -> bool:
@@ -62,8 +69,10 @@ def is_running(host: str, pid: int, born: str | None, last_at: float) -> bool:
         return False
     except PermissionError:
         pass
-    now = process_birth(pid)
-    return born is None or now is None or now == born
+    found = _stat(pid)
+    if found is None:
+        return True
+    return found[0] not in _ENDED and (born is None or found[19] == born)
 
 
 def _sqlite(file: Path | None, *, create: bool) -> Engine:
