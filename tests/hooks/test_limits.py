@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent_engine.hooks import limits
-from agent_engine.hooks.limits import TimedOut, within
+from agent_engine.hooks.limits import TimedOut, ended, within
 
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
@@ -243,6 +243,28 @@ async def test_a_cancellation_that_was_asked_for_before_the_hook_began_counts() 
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(caller())
+
+
+@pytest.mark.parametrize("around", [False, True])
+async def test_what_has_no_limit_of_its_own_is_ended_with_its_caller(
+    around: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_GRACE", 0.05)
+    monkeypatch.setattr(limits, "AROUND_GRACE", 0.05)
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("its own")
+
+    assert await ended(asyncio.sleep(0, "value"), around=around) == "value"
+    with pytest.raises(KeyError, match="its own"):
+        await ended(fails(), around=around)
+    task = asyncio.create_task(_awaiting(lambda: ended(stubborn(), around=around)))
+    await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_a_time_limit_around_the_dispatch_is_not_taken_for_the_hooks() -> None:

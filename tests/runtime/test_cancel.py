@@ -12,9 +12,10 @@ import pytest
 
 from agent_engine import hooks
 from agent_engine.hooks import HookResult
-from agent_engine.hooks.errors import HookExecutionError
+from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.middleware import MiddlewareChain
 from agent_engine.models.scripted import ScriptedModel, Turn
+from agent_engine.runtime.limits import Limits
 
 from .run_kit import Made, Trace, call, calls, listen, made, no_task_left, node_of, unbalanced
 
@@ -28,6 +29,10 @@ class Stage:
     async def stay(self, *_: Any) -> None:
         self.reached.set()
         await asyncio.Event().wait()
+
+    async def stay_in_a_tool(self) -> None:
+        """Stay."""
+        await self.stay()
 
 
 async def cancelled_at(stage: Stage, one: Made, **options: Any) -> None:
@@ -188,6 +193,234 @@ async def test_closing_events_have_a_time_limit_in_all(monkeypatch: pytest.Monke
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 5)
+
+
+async def test_closing_events_are_heard_even_where_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.runtime.state.CLOSING_SECONDS", 0.0)
+    stage = Stage()
+    one = made([call("stay_in_a_tool")], [stage.stay_in_a_tool])
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert unbalanced(trace.names) == []
+    assert len(trace.of("on_run_error")) == 1
+
+
+# Code that does not listen
+
+
+async def deaf() -> None:
+    """Takes no cancellation for its end."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+class Deaf:
+    """Code of a user that a run waits for, at one place, and which does not end when the run does."""
+
+    def __init__(self, place: str, **options: Any) -> None:
+        self.reached = asyncio.Event()
+        self.place = place
+        layers: list[Any] = []
+
+        @hooks.wrap_tool_call
+        async def around_tool(request: Any, call_next: Any) -> Any:
+            await self.stay()
+
+        @hooks.wrap_tool_call
+        async def behind_tool(request: Any, call_next: Any) -> Any:
+            try:
+                return await call_next(request)
+            except asyncio.CancelledError:
+                await self.stay()
+
+        @hooks.wrap_model_call
+        async def around_model(request: Any, call_next: Any) -> Any:
+            await self.stay()
+
+        model: Any = [call("tool"), "answer"]
+        if place == "model":
+            model = self
+        elif place == "tools":
+            model = [calls(("tool", {}), ("other", {})), "answer"]
+        elif place == "child":
+            child = node_of([call("tool"), "answer"], [self.tool], name="child")
+            model, options["children"] = [call("child", {"message": "go"}), "answer"], (child,)
+        elif place in ("around_tool", "behind_tool", "around_model"):
+            layers = [{"around_tool": around_tool, "behind_tool": behind_tool, "around_model": around_model}[place]]
+        elif place == "approver":
+            options.update(approver=self.stay, needs_approval=True)
+        elif place == "observer":
+            options.update(on_tool_call=self.stay)
+        self.one = made(
+            model, [self.tool, self.other], middleware=MiddlewareChain(layers) if layers else None, **options
+        )
+        self.trace = listen(self.one.registry)
+
+    async def stay(self, *_: Any) -> Any:
+        self.reached.set()
+        await deaf()
+
+    async def tool(self) -> str:
+        """A tool."""
+        if self.place == "returns":
+            self.reached.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "as if nothing had been"
+        if self.place == "generator":
+            async for _ in self.items():
+                pass
+        if self.place in ("tool", "tools", "child"):
+            await self.stay()
+        if self.place == "behind_tool":
+            self.reached.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    async def items(self) -> Any:
+        try:
+            yield 1
+            self.reached.set()
+            await asyncio.Event().wait()
+        finally:
+            await deaf()
+
+    async def other(self) -> str:
+        """Another tool."""
+        await asyncio.Event().wait()
+        return "done"
+
+    name = provider = "deaf"
+
+    async def request(self, *_: Any) -> Any:
+        await self.stay()
+
+    async def stream(self, *_: Any) -> Any:
+        yield "a"
+        async for _ in self.items():
+            yield "b"
+
+
+PLACES = [
+    "tool", "tools", "returns", "generator", "child", "model", "around_tool", "behind_tool", "around_model",
+    "approver", "observer",
+]  # fmt: skip
+
+
+@pytest.fixture
+def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("GRACE", 0.05), ("BODY_GRACE", 0.05), ("AROUND_GRACE", 0.2)):
+        monkeypatch.setattr(f"agent_engine.hooks.limits.{name}", seconds)
+
+
+@pytest.mark.usefixtures("short_graces")
+@pytest.mark.parametrize("face", ["run", "stream"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_code_that_does_not_listen_cannot_hold_a_cancelled_run(place: str, face: str) -> None:
+    it = Deaf(place)
+    task = asyncio.create_task(it.one.run() if face == "run" else it.one.events())
+    await it.reached.wait()
+    task.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert it.trace.statuses("after_agent") in (["cancelled"], ["cancelled", "cancelled"])
+    assert [type(error).__name__ for error in it.trace.of("on_run_error")] == ["RunCancelled"]
+    if place != "approver":  # there before_tool had not let it through
+        assert unbalanced(it.trace.names) == []
+
+
+@pytest.mark.usefixtures("short_graces")
+@pytest.mark.parametrize("place", PLACES)
+async def test_code_that_does_not_listen_cannot_hold_a_run_beyond_its_time(place: str) -> None:
+    it = Deaf(place, limits=Limits(timeout_s=0.1))
+    async with asyncio.timeout(10):
+        with pytest.raises(LimitReached):
+            await it.one.run()
+    assert set(it.trace.statuses("after_agent")) == {"timed_out"}
+    assert len(it.trace.of("on_run_error")) == 1
+    if place != "approver":
+        assert unbalanced(it.trace.names) == []
+
+
+@pytest.mark.usefixtures("short_graces")
+@pytest.mark.parametrize("place", ["tool", "returns"])
+async def test_code_that_does_not_listen_cannot_hold_a_child_beyond_its_time(place: str) -> None:
+    it = Deaf(place)
+    parent = made(
+        [call("root", {"message": "go"}), "answer"],
+        children=(node_of([call("tool"), "never"], [it.tool], limits=Limits(timeout_s=0.05)),),
+        name="parent",
+    )
+    async with asyncio.timeout(10):
+        assert (await parent.run()).output == "answer"
+    assert "LimitReached" in parent.tool_text()
+
+
+async def test_what_a_tool_still_has_to_close_it_may_close() -> None:
+    closed: list[str] = []
+    stage = Stage()
+
+    async def careful() -> str:
+        """Closes what it has opened."""
+        try:
+            await stage.stay()
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append("careful")
+        return "never"
+
+    await cancelled_at(stage, made([call("careful")], [careful]))
+    assert closed == ["careful"]
+
+
+@pytest.mark.usefixtures("short_graces")
+async def test_a_wrapper_that_does_not_listen_gets_nothing_run_any_more() -> None:
+    ran: list[str] = []
+    stage = Stage()
+
+    async def body() -> str:
+        """A tool."""
+        ran.append("body")
+        await stage.stay()
+        return "never"
+
+    @hooks.wrap_tool_call
+    async def again(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except asyncio.CancelledError:
+            return await call_next(request)
+
+    one = made([call("body")], [body], middleware=MiddlewareChain([again]))
+    trace = listen(one.registry)
+    await cancelled_at(stage, one)
+    assert ran == ["body"]
+    assert unbalanced(trace.names) == []
+
+
+async def test_how_a_stream_of_a_model_takes_being_left_is_not_why_it_was_left() -> None:
+    class Sulks:
+        name = provider = "sulks"
+
+        async def stream(self, *_: Any) -> Any:
+            try:
+                yield "secret"
+                yield "more"
+            finally:
+                raise ValueError("left alone")
+
+        async def request(self, *_: Any) -> Any:
+            raise NotImplementedError
+
+    one = made(Sulks())  # type: ignore[arg-type]  # a model by its methods
+    one.registry.register_function("on_llm_delta", lambda seen: "no secrets")
+    with pytest.raises(RunBlocked, match="no secrets"):
+        await one.events()
 
 
 async def test_a_closing_hook_that_fails_never_takes_the_place_of_the_cancellation() -> None:

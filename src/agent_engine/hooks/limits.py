@@ -51,9 +51,7 @@ def pressed(error: BaseException) -> bool:
 
 
 @types.coroutine
-def within(
-    awaitable: Awaitable[Any], limit: float | None, grace: float | None = None
-) -> Generator[Any, Any, Outcome]:
+def within(awaitable: Awaitable[Any], limit: float | None, grace: float | None = None) -> Generator[Any, Any, Outcome]:
     """Await ``awaitable`` for at most ``limit`` seconds and give what came of it, errors included. Once cancelled, it
     has ``grace`` seconds to end (GRACE by default).
 
@@ -77,7 +75,13 @@ def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, An
     """Await what cannot hold its caller: once the caller is cancelled, a tool, a model or a wrapper (``around``) has
     its grace to end; then it is closed where it stands, and whatever it made of the cancellation, the caller has it.
     """
-    value, error = yield from within(awaitable, None, AROUND_GRACE if around else BODY_GRACE)
+    steps = _steps(awaitable)
+    try:
+        awaited = steps.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # it is the awaitable's own
+    grace = AROUND_GRACE if around else BODY_GRACE
+    value, error = yield from drive(steps, awaited, lambda: (0, None), grace=grace)
     if error is None:
         result: T = value
         return result

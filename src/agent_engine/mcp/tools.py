@@ -25,6 +25,8 @@ _OPEN = frozenset(("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "unev
 class McpTool(Tool):
     """A tool of an MCP server. ``remote_name`` is the server's own name for it."""
 
+    ends = True
+
     __slots__ = ("_arguments", "_clients", "_param_headers", "_results", "output_schema", "remote_name")
 
     def __init__(self, clients: McpClients, server_id: str, listed: Listed, name: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_engine.hooks.callbacks import being_cancelled
 from agent_engine.hooks.middleware import InvocationContext, ModelRequest, ModelResponse, ToolRequest
 from agent_engine.hooks.middleware import Refused as RefusedByMiddleware
 from agent_engine.hooks.payloads import private_copy
@@ -118,18 +116,18 @@ def model_request(
 
 async def observe(observer: Callable[[Any], Any], seen: object, what: str) -> None:
     """Call an observer: its answer is ignored, its failure is logged by its type."""
+    from agent_engine.hooks.limits import within
+
+    _, problem = await within(_observed(observer, seen), OBSERVER_SECONDS)
+    if problem is not None:  # an observer can hold nothing back
+        logger.warning("The %s observer failed: %s", what, type(problem).__name__)
+
+
+async def _observed(observer: Callable[[Any], Any], seen: object) -> None:
     from agent_engine.hooks.definition import is_async_callable
     from agent_engine.hooks.workers import run_in_worker
 
-    try:
-        async with asyncio.timeout(OBSERVER_SECONDS):
-            if is_async_callable(observer):
-                await observer(seen)
-            else:
-                await run_in_worker(observer, seen, limit=OBSERVER_SECONDS)
-    except asyncio.CancelledError:
-        if being_cancelled():
-            raise
-        logger.warning("The %s observer was cancelled from inside.", what)
-    except Exception as error:  # noqa: BLE001 - an observer can hold nothing back
-        logger.warning("The %s observer failed: %s", what, type(error).__name__)
+    if is_async_callable(observer):
+        await observer(seen)
+    else:
+        await run_in_worker(observer, seen, limit=OBSERVER_SECONDS)

@@ -114,7 +114,7 @@ async def _ask_hooks(step: Step, ask: ToolApproval, target: str | tuple[str, ...
 
 
 async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
-    from agent_engine.hooks.callbacks import being_cancelled
+    from agent_engine.hooks.limits import within
     from agent_engine.hooks.payloads import private_copy
     from agent_engine.runtime.reporting import notify
 
@@ -131,20 +131,14 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
         return Reply("later", "nobody", given)
     call_id = ask.call_id
     try:
-        async with asyncio.timeout(seconds):
-            answer = await _answer_of(approver, ask, seconds)
-    except TimeoutError:
-        return Reply("no", "time-out", given)
-    except asyncio.CancelledError:
-        if being_cancelled():
-            raise
-        logger.warning("The approver was cancelled from inside for %s: taken for a no.", ask.tool_name)
-        return Reply("no", "failure", given)
-    except Exception as error:  # noqa: BLE001 - an approver that fails has not said yes
-        logger.warning("The approver failed for %s: %s", ask.tool_name, type(error).__name__)
-        return Reply("no", "failure", given)
+        answer, problem = await within(_answer_of(approver, ask, seconds), seconds)
     finally:
         state.asked.discard(call_id)
+    if isinstance(problem, TimeoutError):
+        return Reply("no", "time-out", given)
+    if problem is not None:  # one that fails, or is cancelled from inside, has not said yes
+        logger.warning("The approver failed for %s: %s", ask.tool_name, type(problem).__name__)
+        return Reply("no", "failure", given)
     if answer is True:
         return Reply("yes", "approver", ask.arguments)
     if answer == "session":

@@ -76,7 +76,8 @@ async def in_turn(*closings: Callable[[], Awaitable[object]]) -> None:
 async def despite_cancellation(state: RunState, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run ``closing`` to its end although the task that waits for it is being cancelled, within the run's time for
     closing events. Its failure is logged: it must not take the place of the cancellation."""
-    left = state.closing_seconds()
+    # Where the time is over, each of those that are left still has a moment: it is due, and mostly quick.
+    left = max(state.closing_seconds(), _GRACE_SECONDS)
     task = asyncio.get_running_loop().create_task(closing(), context=contextvars.copy_context())
     deadline = asyncio.get_running_loop().time() + left
     await _wait(task, deadline)

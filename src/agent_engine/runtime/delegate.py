@@ -27,6 +27,8 @@ _MESSAGE = {
 class AgentTool(Tool):
     """Another agent as a tool: it takes ``message`` and runs a turn of its own, in a fresh conversation."""
 
+    ends = True
+
     __slots__ = ("_scopes", "handoff", "node")
 
     def __init__(self, node: Node, *, handoff: bool = False) -> None:

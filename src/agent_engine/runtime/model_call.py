@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from agent_engine.hooks import payloads
 from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
 from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.limits import ended, within
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
 from agent_engine.runtime.closing import checkpoint, close_step, status_of
@@ -246,7 +247,7 @@ class ModelPassage:
     async def _request(self) -> ModelResponse:
         hooks = self.hooks
         try:
-            return await hooks.model.request(hooks.messages, hooks.definitions_for_model, hooks.settings)
+            return await ended(hooks.model.request(hooks.messages, hooks.definitions_for_model, hooks.settings))
         except Exception as error:
             self.model_error = error
             raise
@@ -269,7 +270,7 @@ class ModelPassage:
         try:
             while True:
                 try:
-                    item = await anext(chunks)
+                    item = await ended(anext(chunks))
                 except StopAsyncIteration:
                     break
                 except Exception as error:
@@ -283,10 +284,11 @@ class ModelPassage:
                     await window.feed(item)
                 else:
                     response = item
-        finally:
-            closing = getattr(chunks, "aclose", None)
-            if closing is not None:
-                await closing()
+        except BaseException:
+            # Why it is left is what counts, and not how the stream takes it.
+            await within(_close(chunks), None)
+            raise
+        await ended(_close(chunks))
         if response is None:
             self.model_error = ModelError(f"The stream of {hooks.model.name} ended without a whole answer.")
             raise self.model_error
@@ -336,6 +338,12 @@ class ModelPassage:
             await self.hooks.pass_again(request)
             self.response = await self._ask()
         return shown_response(self.turn, self.response, self.hooks.model.name)
+
+
+async def _close(chunks: AsyncIterator[Any]) -> None:
+    closing = getattr(chunks, "aclose", None)
+    if closing is not None:
+        await closing()
 
 
 def count_call(turn: Turn) -> None:

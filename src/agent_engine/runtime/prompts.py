@@ -189,12 +189,14 @@ class _Filler:
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:
     """Call sync code in a worker thread and async code here."""
+    from agent_engine.hooks.limits import ended
+
     if inspect.iscoroutinefunction(function):
-        return await function(*args)
+        return await ended(function(*args))
     from agent_engine.hooks.workers import run_in_worker
 
     answer = await run_in_worker(function, *args)
-    return await answer if inspect.isawaitable(answer) else answer
+    return await ended(answer) if inspect.isawaitable(answer) else answer
 
 
 class _Code:

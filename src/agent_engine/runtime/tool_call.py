@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.callbacks import being_cancelled, in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
+from agent_engine.hooks.limits import ended
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_again, count_refusal
 from agent_engine.runtime.calling import CALLING
@@ -214,8 +215,9 @@ class ToolPassage:
         own = contextvars.copy_context()
         own.run(CALLING.set, turn)
         try:
-            value = self.answer = await in_context(own, self.tool.invoke(self.gates.values, invocation))
-            return value
+            work = self.tool.invoke(self.gates.values, invocation)
+            self.answer = await in_context(own, work if self.tool.ends else ended(work))
+            return self.answer
         except RunBlocked as blocked:
             # A delegate was refused: to its parent this call was refused.
             raise Refused(blocked.hook, blocked.reason) from blocked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from agent_engine.models.base import ToolDefinition
 
@@ -46,7 +46,10 @@ class Tool:
         approval: whether each call needs a person's yes.
         retries: how often a body that raised is run again.
         aliases: further names that matchers are tried against.
+        ends: its body ends when it is cancelled; any other is given up after a grace.
     """
+
+    ends: ClassVar[bool] = False
 
     __slots__ = (
         "__weakref__",
