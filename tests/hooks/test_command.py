@@ -92,6 +92,8 @@ DENY = '{"decision": "deny", "reason": "policy"}'
         (0, f"log {{x}}\r\n  \t{DENY}\n", "", "deny", "policy", "log {x}"),
         (0, f"\ufeff{DENY}", "", "deny", "policy", None),
         (0, f"log\n\ufeff \u00a0{DENY}", "", "deny", "policy", "log"),
+        (0, f"log\n\0\u200b\u2060{DENY}", "", "deny", "policy", "log"),
+        (0, f"\x1b[1;39m\x1b[?1034h{DENY}", "", "deny", "policy", "\x1b[1;39m\x1b[?1034h"),
         (0, '{\n  "decision": "deny",\n  "reason": "policy"\n}\n', "", "deny", "policy", None),
         (0, '    {\n      "decision": "deny",\n      "reason": "policy"}', "", "deny", "policy", None),
         (0, 'seen\n{"decision": "allow"}', "", "allow", None, "seen"),

@@ -6,6 +6,7 @@ One reading for both: a command hook's standard output and a webhook's body foll
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from agent_engine.hooks.errors import HookFailure
@@ -27,9 +28,18 @@ KEYS = (
 )
 """Every key that a verdict may have."""
 
-_SPACES = " \t\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+_BLANKS = "".join(
+    chr(code)
+    for first, last in (
+        (0x00, 0x09), (0x0B, 0x0C), (0x0E, 0x1A), (0x1C, 0x20), (0x7F, 0xA0), (0xAD, 0xAD), (0x1680, 0x1680),
+        (0x180E, 0x180E), (0x2000, 0x200F), (0x2028, 0x202F), (0x205F, 0x206F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+    )
+    for code in range(first, last + 1)
+)  # fmt: skip
+"""What nobody sees in a line: blanks, a byte order mark, control characters and marks of no width."""
+_UNSEEN = re.compile(rf"(?:\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*\x07|[{re.escape(_BLANKS)}\x1b])*")
+"""The same and the colours of a terminal, at the start of a line."""
 _JSON_STARTS = tuple('"[-0123456789tfn')
-_BLANKS = _SPACES + "".join(map(chr, range(0x2000, 0x200B))) + "\ufeff"
 
 
 class BadAnswer(ValueError):
@@ -98,8 +108,8 @@ def find_object(text: str) -> tuple[str, dict[str, Any] | None]:
     """The text before the verdict, and the verdict: one JSON object from the first line that begins with ``{`` to the
     end.
 
-    Blanks and a byte order mark at the start of a line are ignored. Without such a line everything is text and the
-    verdict is None.
+    What nobody sees at the start of a line (blanks, a byte order mark, a terminal's colours) is ignored, so that it
+    hides no verdict. Without such a line everything is text and the verdict is None.
 
     Raises:
         BadAnswer: such a line begins anything but one whole object, or all of it is JSON of another kind.
@@ -189,9 +199,10 @@ def _typed(verdict: dict[str, Any], key: str, kind: type) -> Any:
 def _object_starts(text: str) -> int | None:
     start = 0
     for line in text.replace("\r", "\n").split("\n"):
-        words = line.lstrip(_BLANKS)
-        if words.startswith("{"):
-            return start + len(line) - len(words)
+        blank = _UNSEEN.match(line)
+        assert blank is not None  # it may be empty
+        if line.startswith("{", blank.end()):
+            return start + blank.end()
         start += len(line) + 1
     return None
 
