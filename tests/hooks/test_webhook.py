@@ -170,6 +170,9 @@ def test_a_signature_is_for_one_method_path_time_and_body() -> None:
         (reply(200, '\ufeff \n {"decision": "ask", "reason": "sure?"}\n'), "ask", "sure?"),
         (reply(200, '{"proceed": false, "stop_reason": "enough"}'), "deny", "enough"),
         (reply(403, '{"decision": "deny", "reason": "policy"}'), "deny", "policy"),
+        (b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"decision": "deny"}', "deny", "Denied by hook"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "allow", None),
+        (b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n", "allow", None),
         (reply(422, '{"decision": "block"}'), "deny", "Denied by hook"),
     ],
 )
@@ -203,6 +206,7 @@ async def test_what_an_answer_stands_for(answer: bytes, decision: str, reason: s
         (reply(200, gzip.compress(b'{"decision": "allow"}'), Content_Encoding="gzip"), "an encoding"),
         (b"this is no http\r\n\r\n", "could not be asked: RemoteProtocolError"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", "could not be asked: RemoteProtocolError"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "closed the connection where an answer was due"),
         (b"", "could not be asked: RemoteProtocolError"),
     ],
 )
@@ -405,9 +409,12 @@ async def test_a_trusted_certificate_is_accepted_and_one_for_another_host_is_not
         ("https://example.com/\r\nX: y", "cannot be read"),
         ("https://[::1/", "cannot be read"),
         ("", "cannot be read"),
+        (None, "its url is text, not NoneType"),
+        (b"https://me:pass-word@example.com/", "its url is text, not bytes"),
+        (5, "its url is text, not int"),
     ],
 )
-def test_a_url_that_may_not_be_is_refused_at_registration_without_quoting_it(url: str, says: str) -> None:
+def test_a_url_that_may_not_be_is_refused_at_registration_without_quoting_it(url: Any, says: str) -> None:
     with pytest.raises(HookRegistrationError, match=says) as caught:
         hook(url)
 

@@ -227,9 +227,9 @@ class WebhookHook(HookDefinition):
         from urllib.parse import urlsplit
 
         try:
-            return urlsplit(self.url).hostname or "webhook"
-        except ValueError:
-            return "webhook"
+            return str(urlsplit(self.url).hostname or self.kind)
+        except (ValueError, AttributeError):
+            return self.kind  # it will be refused
 
     def _check(self) -> None:
         HookDefinition._check(self)

@@ -75,10 +75,12 @@ def check_webhook(hook: WebhookHook) -> None:
     Raises:
         ValueError: what is wrong, in one sentence; it quotes neither the url nor what stands for a variable's name.
     """
+    if not isinstance(hook.url, str):
+        raise ValueError(f"its url is text, not {type(hook.url).__name__}")
     try:
         parts = urlsplit(hook.url)
         host, _ = parts.hostname, parts.port
-    except (ValueError, AttributeError):
+    except ValueError:
         raise ValueError("its url cannot be read; write https://host/path") from None
     plain = hook.url.isascii() and not re.search(r"[\x00-\x20\x7f]", hook.url)
     if not host or parts.scheme not in ("https", "http") or not plain:
@@ -142,12 +144,22 @@ async def _exchange(hook: WebhookHook, headers: dict[str, str], body: bytes) -> 
                 httpx2.Request("POST", hook.url, headers=headers, content=body)
             )
             try:
-                return response.status_code, await _body(hook, response)
+                status, answer = response.status_code, await _body(hook, response)
+                if not answer and 200 <= status < 300 and status != 204 and not _says_where_it_ends(response):
+                    raise HookFailure(
+                        f"Webhook {_shown(hook.url)} closed the connection where an answer was due", "bad_output"
+                    )
+                return status, answer
             finally:
                 await response.aclose()
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
         kind = "TLS error" if _is_tls(problem) else type(problem).__name__
         raise HookFailure(f"Webhook {_shown(hook.url)} could not be asked: {kind}", failure_type="webhook") from None
+
+
+def _says_where_it_ends(response: httpx2.Response) -> bool:
+    """Whether an answer has a length; of any other nobody can tell whether it is empty or has been lost."""
+    return "content-length" in response.headers or "transfer-encoding" in response.headers
 
 
 async def _body(hook: WebhookHook, response: httpx2.Response) -> bytes:
