@@ -339,7 +339,36 @@ async def test_a_task_group_inside_the_hook_works() -> None:
             said = "one child failed"
         return said
 
+    task = asyncio.current_task()
+    assert task is not None
     assert await within(hook(), 10) == ("one child failed", None)
+    assert task.cancelling() == 0
+    with pytest.raises(TimeoutError):  # it would be a CancelledError, had the group's cancellation been left standing
+        async with asyncio.timeout(0.05):
+            assert await within(hook(), 10) == ("one child failed", None)
+            await asyncio.sleep(30)
+
+
+async def test_a_task_group_that_fails_while_its_caller_is_cancelled_hides_nothing() -> None:
+    leaving = asyncio.Event()
+
+    async def fails() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            raise KeyError("child")
+
+    async def hook() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            leaving.set()
+
+    task = asyncio.create_task(_awaiting(lambda: within(hook(), 10)))
+    await leaving.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_something_the_hook_waits_for_is_cancelled_by_somebody_else() -> None:

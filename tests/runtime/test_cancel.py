@@ -361,6 +361,40 @@ async def test_code_that_does_not_listen_cannot_hold_a_child_beyond_its_time(pla
     assert "LimitReached" in parent.tool_text()
 
 
+async def test_a_task_group_that_fails_in_a_tool_changes_nothing_for_the_rest_of_the_run() -> None:
+    """Before Python 3.13 such a group leaves its task cancelled for good, in the eyes of whoever asks."""
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("child")
+
+    async def group() -> str:
+        """Runs a task group that fails."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fails())
+        except ExceptionGroup:
+            return "a child failed"
+        return "never"
+
+    async def breaks_off() -> str:
+        """Waits for something that is cancelled."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        return await future
+
+    async def stays() -> None:
+        """Stays."""
+        await asyncio.Event().wait()
+
+    one = made([call("group"), call("breaks_off"), "answer"], [group, breaks_off])
+    assert (await one.run()).output == "answer"
+    assert "cancelled from inside" in one.tool_text()
+    one = made([call("group"), call("stays"), "never"], [group, stays], limits=Limits(timeout_s=0.1))
+    with pytest.raises(LimitReached):
+        await one.run()
+
+
 async def test_what_a_tool_still_has_to_close_it_may_close() -> None:
     closed: list[str] = []
     stage = Stage()

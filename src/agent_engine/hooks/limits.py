@@ -31,6 +31,8 @@ AROUND_GRACE: Final = 9.0
 
 _CLOSES: Final = 10
 
+_GROUPS_COUNT_RIGHT: Final = sys.version_info >= (3, 13)
+
 T = TypeVar("T")
 
 Outcome = tuple[Any, BaseException | None]
@@ -305,11 +307,21 @@ class _Driven:
 
     def _ended(self, value: Any, error: BaseException | None) -> Outcome:
         """The hook has ended or was given up. Who asked for its end decides what came of it."""
+        if self._groups and not _GROUPS_COUNT_RIGHT:
+            self._give_back()
         if self._outer is not None and (self._certain or not self._uncancelled()):
             raise self._outer
         if self._expired or self._abandon:
             return None, TimedOut()
         return value, error
+
+    def _give_back(self) -> None:
+        """Take back the cancellations that task groups of the hook asked for and left standing: whoever comes after it
+        in this task, a time limit further out too, would take them for somebody else's."""
+        while self._groups and self._task is not None and self._task.cancelling() > self._cancels:
+            self._task.uncancel()
+            self._groups -= 1
+        self._groups = 0
 
     def _drop(self) -> None:
         """End the hook without its consent: it is closed where it stands."""
