@@ -371,6 +371,39 @@ async def test_a_task_group_that_fails_while_its_caller_is_cancelled_hides_nothi
         await task
 
 
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_task_group_that_ends_its_children_means_the_hook_of_a_child_too(
+    monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    monkeypatch.setattr(limits, "GRACE", 0.01)
+    began = asyncio.Event()
+    outcomes: list[Any] = []
+
+    async def hook() -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                if listens:
+                    raise
+
+    async def child() -> None:
+        outcomes.append(await within(hook(), 10))
+
+    async def fails() -> None:
+        await began.wait()
+        raise KeyError("sibling")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as group:
+            cancelled = group.create_task(child())
+            group.create_task(fails())
+    assert [type(one) for one in raised.value.exceptions] == [KeyError]
+    assert cancelled.cancelled()
+    assert outcomes == []
+
+
 async def test_something_the_hook_waits_for_is_cancelled_by_somebody_else() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

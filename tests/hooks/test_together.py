@@ -266,3 +266,17 @@ async def test_tasks_that_begin_at_once_are_jobs_like_any_other() -> None:
     finally:
         loop.set_task_factory(None)
     assert [one.value for one in jobs] == [1, 2]
+
+
+async def test_a_group_that_is_closed_where_it_waits_leaves_no_task() -> None:
+    async def waits() -> None:
+        await asyncio.sleep(30)
+
+    before = asyncio.all_tasks()
+    group = run_together([job(waits), job(waits)])
+    group.send(None)
+    assert len(asyncio.all_tasks() - before) == 2
+    group.close()
+    left = asyncio.all_tasks() - before
+    await asyncio.wait(left, timeout=10)
+    assert all(task.cancelled() for task in left)

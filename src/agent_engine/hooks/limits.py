@@ -133,16 +133,20 @@ def close(steps: Coroutine[Any, Any, Any]) -> None:
 class _Gate(asyncio.Future[None]):
     """What a driven task waits for. It notes who cancelled the task.
 
-    A TaskGroup whose child fails while it is being left cancels its task and, before Python 3.13, never takes that
-    back. Seen from outside the hook that would look like a cancellation of the caller.
+    A TaskGroup inside the hook whose child fails while it is being left cancels its task and, before Python 3.13,
+    never takes that back. Seen from outside the hook that would look like a cancellation of the caller. (A group that
+    the caller itself is a child of does mean the caller.)
     """
 
     by_group = False
+    task: asyncio.Task[Any] | None = None
 
     def cancel(self, msg: Any = None) -> bool:
         caller = sys._getframe(1)
         if caller.f_globals.get("__name__") == "asyncio.taskgroups":
-            self.by_group = bool(getattr(caller.f_locals.get("self"), "_exiting", False))
+            group = caller.f_locals.get("self")
+            parent = getattr(group, "_parent_task", None)
+            self.by_group = parent is self.task and bool(getattr(group, "_exiting", False))
         return super().cancel(msg=msg)
 
 
@@ -248,6 +252,7 @@ class _Driven:
         awaited.add_done_callback(self._wake)
         while not (awaited.done() or self._abandon):
             gate = self._gate = _Gate(loop=self._loop)
+            gate.task = self._task
             try:
                 yield from gate
             except GeneratorExit:
