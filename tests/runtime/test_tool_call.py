@@ -671,3 +671,20 @@ async def test_a_run_is_closed_in_the_journal_whatever_fails_at_its_end() -> Non
     with pytest.raises(HookExecutionError):
         await one.run()
     assert [entry.status for entry in journal.entries if isinstance(entry, RunClosed)] == ["blocked"]
+
+
+async def test_an_error_that_cannot_say_what_it_is_is_an_error_the_model_reads_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def work() -> str:
+        """Work."""
+        raise Mute
+
+    one = made([call("work"), "answer"], [work])
+    trace = listen(one.registry)
+    assert (await one.run()).output == "answer"
+    assert one.tool_text() == '{"error": "Mute"}'
+    assert trace.statuses("after_tool") == ["error"]
+    assert [(seen.error_type, seen.error_message) for seen in trace.of("on_error")] == [("Mute", "")]

@@ -17,11 +17,12 @@ async def report_error(step: Step, error: BaseException, message: str | None = N
     if plan is None or not step.state.report_once(error):
         return
     from agent_engine.hooks.payloads import OnErrorInput
+    from agent_engine.hooks.rows import text_of
 
     payload = OnErrorInput(
         **step.base(),
         error_type=error_type_of(error),
-        error_message=str(error) if message is None else message,
+        error_message=text_of(error) if message is None else message,
         stack_trace=_frames(error),
         context={"step": step.kind, "name": step.name, **context},
     )

@@ -87,13 +87,14 @@ async def _on_retry(
     if plan is None:
         return
     from agent_engine.hooks.payloads import OnRetryInput
+    from agent_engine.hooks.rows import text_of
 
     payload = OnRetryInput(
         **step.base(),
         tool_name=tool_name,
         attempt=attempt,
         delay_ms=delay * 1000,
-        error=str(error),
+        error="" if error is None else text_of(error),
         max_attempts=attempts,
         error_type=type(error).__name__,
         operation=operation,

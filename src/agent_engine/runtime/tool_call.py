@@ -364,9 +364,11 @@ class ToolPassage:
 
 def error_text(error: BaseException) -> str:
     """What the model is told about an exception: the text of one that is meant for it, else type and text."""
+    from agent_engine.hooks.rows import text_of
+
     if isinstance(error, (ToolError, ArgumentsInvalid)):
-        return str(error)
-    text = str(error)
+        return text_of(error)
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
