@@ -322,6 +322,10 @@ async def test_what_the_file_names_and_is_not_there_fails_the_build_in_one_sente
     built, _ = engine(project(tmp_path / "tool", SIMPLE), [])
     with pytest.raises(SpecError, match=r"tools.echo: 'plugins.tools.echo:echo' cannot be loaded: there is no file"):
         await built.build()
+    listed = {"plugins/plugins.toml": '[tools]\necho = "plugins.tools.echo:echo"\n'}
+    built, _ = engine(project(tmp_path / "listed", SIMPLE, listed), [])
+    with pytest.raises(SpecError, match=r"plugins\.toml:2:1 tools.echo: .* cannot be loaded"):
+        await built.build()
     manifest = {**ECHO, "plugins/plugins.toml": '[hooks.plugins]\nx = "plugins.hooks.x:X"\n'}
     yaml = SIMPLE + "hooks: {before_tool: [{plugin: x, method: m}]}\n"
     for source, reason in (

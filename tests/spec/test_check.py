@@ -154,7 +154,7 @@ def test_a_file_that_may_not_be_read_is_a_problem_beside_the_others(
 
     monkeypatch.setattr(Path, "read_bytes", forbidden)
     found = problems(tmp_path, {"a.md": "{{ tody }}"})
-    assert "plugins/access.py cannot be read: Permission denied" in found
-    assert "plugins/tools/find.py cannot be read: Permission denied" in found
+    assert "plugins/access.py: cannot be read: Permission denied" in found
+    assert "plugins/tools/find.py: cannot be read: Permission denied" in found
     assert any("did you mean 'today'" in one for one in found)
     assert len(found) == 3

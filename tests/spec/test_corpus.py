@@ -71,7 +71,6 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     file.write_text("agents: {a: {auto: 'no', tols: []}}\nsystem: 3\ngraph: {b: }\nhooks: {x: []}\n")
     _, problems = examine(file)
     assert [(one.line, one.path) for one in problems] == [
-        (1, "agents.a"),
         (1, "agents.a.auto"),
         (1, "agents.a.tols"),
         (2, "system"),
@@ -169,8 +168,17 @@ graph: {r: {a: , b: }}
     assert loaded.system.agents["b"].model == loaded.system.agents["a"].model
 
 
+def test_a_graph_with_faults_says_nothing_of_what_it_does_not_reach(tmp_path: Path) -> None:
+    text = "system: {name: s}\nagents: {a: {tools: [t]}}\ntools: {t: A tool.}\n"
+    for graph in ("", "graph: {b: }\n", "graph: {a: [b]}\n"):
+        _, problems = examine_text(text + graph, tmp_path / "agents.yaml")
+        assert len(problems) == 1, problems
+    _, problems = examine_text(text.replace("tools: [t]", "") + "graph: {a: }\n", tmp_path / "agents.yaml")
+    assert [one.path for one in problems] == ["tools.t"]
+
+
 def test_missing_and_unreadable_files_are_problems(tmp_path: Path) -> None:
-    assert str(examine(tmp_path / "no.yaml")[1][0]) == f"{tmp_path}/no.yaml no such file"
+    assert str(examine(tmp_path / "no.yaml")[1][0]) == f"{tmp_path}/no.yaml: there is no such file"
     assert "cannot be read" in str(examine(tmp_path)[1][0])
     assert "cannot be read" in str(examine(tmp_path / "a\0b")[1][0])
 

@@ -28,7 +28,7 @@ class Problem:
     shape: bool = False
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else f"{self.file}:"
         word = "warning: " if self.severity == "warning" else ""
         return f"{place} {word}{self.path}: {self.message}" if self.path else f"{place} {word}{self.message}"
 

@@ -117,7 +117,11 @@ class ToolBook:
             try:
                 self.local[tool_id] = self._tool(tool_id, self.space.load(tool_ref(self.manifest, tool_id)))
             except (LoadError, TypeError, ValueError) as exc:
-                problems.append(Problem(str(self.space.folder), 0, 0, f"tools.{tool_id}", str(exc)))
+                entry = self.manifest.tools.get(tool_id)
+                file, line, column = (
+                    (self.space.folder, 0, 0) if entry is None else (self.manifest.path, entry.line, entry.column)
+                )
+                problems.append(Problem(str(file), line, column, f"tools.{tool_id}", str(exc)))
         if problems:
             raise SpecError(problems)
 

@@ -77,7 +77,7 @@ def read_document(path: str | Path) -> Document:
         with Path(path).open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError([Problem(file, 0, 0, "", "no such file")]) from None
+        raise SpecError([Problem(file, 0, 0, "", "there is no such file")]) from None
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or type(exc).__name__
         raise SpecError([Problem(file, 0, 0, "", f"cannot be read: {reason}")]) from None
@@ -122,7 +122,9 @@ def _decoded(raw: bytes | str, file: str) -> str:
 _HINTS = {
     "'\\t'": "; indent with spaces, not with tabs",
     "cannot start any token": "; put text that begins with this character in quotes",
-    "mapping values are not allowed": "; put text with a colon and a blank in it in quotes",
+    "mapping values are not allowed": (
+        "; put text with a colon and a blank in it in quotes, and see that the line above has its own colon"
+    ),
     "alphabetic or numeric character": "; put text that begins with * or & in quotes",
     "block end": "; look at the indentation of this line and of those above it",
     "found unexpected end of stream": "; a quote or bracket above is not closed",

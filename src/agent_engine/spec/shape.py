@@ -194,6 +194,8 @@ class _Reader:
             return self._not_a_choice(loc, kind, value, context)
         if kind == "list_type":
             hint = f": write `{name}: [{value}]`" if isinstance(value, str) and len(value) < 60 else ""
+            if isinstance(value, dict) and loc[0] == "hooks":
+                hint = ": begin the entry with `- `"
             return f"must be a list, not {shown(value)}{hint}"
         if kind in ("dict_type", "model_type", "model_attributes_type", "dict_attributes_type"):
             default = "a mapping" if len(loc) > 1 or name not in _MAPPINGS else _MAPPINGS[name]

@@ -24,6 +24,7 @@ class Check:
     environ: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
     reachable: set[str] = field(default_factory=set)
+    graph_stands: bool = False  # where the graph has faults, what it does not reach says nothing
     hints: int = 100
 
     def meant(self, word: str, choices: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ def run(check: Check, *, files: bool) -> None:
         path: DocPath = ("hooks", event, index)
         _named(check, "agents", entry.get("agents"), (*path, "agents"))
         _named(check, "mcps", entry.get("servers"), (*path, "servers"))
-    for kind in ("tools", "mcps"):
+    for kind in ("tools", "mcps") if check.graph_stands else ():
         for name in check.section(kind):
             if name not in used[kind]:
                 what = f"no agent of the graph uses '{name}'"
