@@ -496,7 +496,9 @@ async def test_repair_is_bounded() -> None:
     from agent_engine.runtime.output import OutputInvalid
 
     one = Agent(model=ScriptedModel(["no"] * 9), output_type=City)
-    with pytest.raises(OutputInvalid):
+    with pytest.raises(
+        OutputInvalid, match=r"The model's answer does not fit the output type City: answer: Invalid JSON"
+    ):
         await one.achat("Paris?")
 
 

@@ -97,7 +97,10 @@ def test_a_run_that_a_hook_refuses_ends_with_5_and_the_reason(config):
 def test_a_hook_that_breaks_ends_with_4_and_keeps_the_text_of_its_exception(config):
     done = agentctl("run", "--config", config, "--message", "break it")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr.splitlines()[-1] == "Hook 'rules.gate' failed at before_agent: ValueError."
+    assert (
+        done.stderr.splitlines()[-1]
+        == "Hook 'rules.gate' failed at before_agent: ValueError. Set AGENT_ENGINE_DEBUG=1 to see where."
+    )
     # The log alone has the exception's own text; whoever called gets its type.
     told = [line for line in done.stderr.splitlines() if not line.lstrip().startswith("log ")]
     assert "text-of-the-exception" not in "\n".join(told)
@@ -106,7 +109,12 @@ def test_a_hook_that_breaks_ends_with_4_and_keeps_the_text_of_its_exception(conf
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [("opnai:x", "did you mean 'openai'?"), ("", "there is no provider ''"), ("openai", "openai:NAME")],
+    [
+        ("opnai:x", "did you mean 'openai'?"),
+        ("gpt-5", "write PROVIDER:NAME, such as openai:NAME"),
+        ("", "there is no provider ''"),
+        ("openai", "openai:NAME"),
+    ],
 )
 def test_a_model_that_there_is_not_is_wrong_usage(config, here, model, words):
     done = here("run", "--config", config, "--message", "hello", "--model", model)

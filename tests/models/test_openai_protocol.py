@@ -246,6 +246,8 @@ async def test_the_client_libraries_do_not_log_requests(caplog: pytest.LogCaptur
         ("gemini:x", "The model provider 'google' needs its key: set GOOGLE_API_KEY or GEMINI_API_KEY."),
         ("antropic:x", "Unknown model provider 'antropic'; did you mean 'anthropic'?"),
         ("openai:", "The model provider 'openai' needs the name of a model: openai:NAME."),
+        ("gpt-5", "Unknown model provider 'gpt-5'; write PROVIDER:NAME, such as openai:NAME."),
+        ("anthropc", "Unknown model provider 'anthropc'; did you mean 'anthropic'?"),
         ("xai", "The model provider 'xai' needs the name of a model: xai:NAME."),
     ],
 )

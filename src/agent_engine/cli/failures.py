@@ -15,6 +15,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     from agent_engine.hooks.errors import (
         GuardrailBlocked,
         HookError,
+        HookExecutionError,
         HookLoadError,
         HookRegistrationError,
         LimitReached,
@@ -29,6 +30,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return _sentence(error), REFUSED
     if isinstance(error, HookLoadError | HookRegistrationError):
         return _sentence(error), PROBLEM
+    if isinstance(error, HookExecutionError):
+        return f"{_sentence(error)} Set AGENT_ENGINE_DEBUG=1 to see where.", FAILED
     if isinstance(error, LimitReached | HookError):
         return _sentence(error), FAILED
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

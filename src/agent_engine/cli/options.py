@@ -68,12 +68,14 @@ UserId = Annotated[str | None, typer.Option("--user-id", help="Who asks; hooks r
 def _known_model(value: str | None) -> str | None:
     if value is None:
         return None
-    from agent_engine.spec.problems import did_you_mean
+    from agent_engine.spec.problems import nearest
     from agent_engine.spec.system import KEYLESS, PROVIDERS
 
     provider, _, name = value.partition(":")
     if provider not in PROVIDERS:
-        raise typer.BadParameter(f"there is no provider {provider!r}{did_you_mean(provider, PROVIDERS)}.")
+        near = nearest(provider, PROVIDERS)
+        hint = f"did you mean '{near}'?" if near else "write PROVIDER:NAME, such as openai:NAME."
+        raise typer.BadParameter(f"there is no provider {provider!r}; {hint}")
     if not name and provider not in KEYLESS:
         raise typer.BadParameter(f"the name of the model is missing: {provider}:NAME.")
     return value

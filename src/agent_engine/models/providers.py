@@ -122,16 +122,24 @@ def _provider_class(provider: str, name: str) -> Any:
         return infer_provider_class(name)
     except ImportError as error:
         if name not in PROVIDERS:
-            raise _unknown(provider) from error
+            raise unknown(provider) from error
         raise _missing_package(provider, name) from error
     except ValueError:
-        raise _unknown(provider) from None
+        raise unknown(provider) from None
 
 
-def _unknown(provider: str) -> ModelConfigError:
-    known = [*PROVIDERS, *_ALIASES, "offline", "scripted"]
-    near = difflib.get_close_matches(provider, known, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(known))}."
+_KNOWN = (*PROVIDERS, *_ALIASES, "offline", "scripted")
+
+
+def is_known(provider: str) -> bool:
+    """Whether ``provider`` is the name of a provider, or an older name of one."""
+    return provider in _KNOWN
+
+
+def unknown(provider: str, otherwise: str = f"known are {', '.join(sorted(_KNOWN))}") -> ModelConfigError:
+    """The error for a provider that there is not; ``otherwise`` is what to do where no known one is near."""
+    near = difflib.get_close_matches(provider, _KNOWN, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"{otherwise}."
     return ModelConfigError(f"Unknown model provider '{provider}'; {hint}")
 
 

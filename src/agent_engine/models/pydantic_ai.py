@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_engine.models.base import Message, ModelResponse, ModelSettings, ToolDefinition
 from agent_engine.models.errors import ModelConfigError, ModelError
-from agent_engine.models.providers import build_provider, canonical, key_variables
+from agent_engine.models.providers import build_provider, canonical, is_known, key_variables, unknown
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model as NativeModel
@@ -31,6 +31,8 @@ def provider_model(
         ModelConfigError: one sentence that names what is missing: the key's variable, the package, the name.
     """
     if not name:
+        if not is_known(provider):
+            raise unknown(provider, "write PROVIDER:NAME, such as openai:NAME")
         raise ModelConfigError(f"The model provider '{provider}' needs the name of a model: {provider}:NAME.")
     kind = canonical(provider)
     if kind == "openai" and (base_url or environ.get("OPENAI_BASE_URL")):

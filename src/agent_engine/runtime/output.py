@@ -12,7 +12,19 @@ REPAIR_TURNS = 2
 
 
 class OutputInvalid(ValueError):
-    """An answer that does not fit the output type. The text is written for the model."""
+    """An answer that does not fit the output type: the type's name, and where it does not fit."""
+
+    def __init__(self, wanted: str, problems: str) -> None:
+        super().__init__(wanted, problems)
+
+    def __str__(self) -> str:
+        wanted, problems = self.args
+        return f"The model's answer does not fit the output type {wanted}: {problems}."
+
+    @property
+    def repair(self) -> str:
+        """What the model is told."""
+        return f"Your answer does not fit the JSON Schema: {self.args[1]}. Answer again with the JSON alone."
 
 
 class OutputShape:
@@ -22,7 +34,7 @@ class OutputShape:
         TypeError: it is none of these.
     """
 
-    __slots__ = ("_adapter", "instructions")
+    __slots__ = ("_adapter", "_name", "instructions")
 
     def __init__(self, output_type: Any) -> None:
         from pydantic import TypeAdapter
@@ -38,6 +50,7 @@ class OutputShape:
                 "output_type is a type that pydantic can validate and describe as JSON, such as a pydantic model, a"
                 f" dataclass or list[int], and {output_type!r} is none ({str(problem).splitlines()[0][:200]})."
             ) from problem
+        self._name = output_type.__name__ if inspect.isclass(output_type) else str(output_type)
         # What is added to the system text.
         self.instructions = (
             f"Give your final answer as one JSON value that matches this JSON Schema, and nothing else:\n{schema}"
@@ -58,7 +71,7 @@ class OutputShape:
                 f"{'.'.join(map(str, problem['loc'])) or 'answer'}: {problem['msg']}"
                 for problem in error.errors(include_url=False, include_input=False, include_context=False)[:10]
             )
-        raise OutputInvalid(f"Your answer does not fit the JSON Schema: {problems}. Answer again with the JSON alone.")
+        raise OutputInvalid(self._name, problems)
 
 
 def _bare(text: str) -> str:

@@ -277,19 +277,20 @@ class Turn:
                 turn_frame(self, calls, offered, outcomes),
                 [step for one in waiting for step in one.abandon],
             )
-        answer: Answer | None = None
+        handed_over: str | None = None
         for call, outcome in zip(calls, outcomes, strict=True):
             self.messages.append(tool_message(call.id, call.name, outcome.text))
             if outcome.blocked is not None:
                 raise outcome.blocked
             if outcome.over_limit:
                 self.last_call = True
-            if outcome.handed_over and answer is None:
-                answer = Answer(outcome.text, outcome.text)
-                self.held.append(answer.text)
-        if answer is not None:
-            self.messages.append({"role": "assistant", "content": answer.text})
-        return answer
+            if outcome.handed_over and handed_over is None:
+                handed_over = outcome.text
+        if handed_over is None:
+            return None
+        self.held.append(handed_over)
+        self.messages.append({"role": "assistant", "content": handed_over})
+        return self._answer(handed_over)
 
     async def _go_on(self, frame: dict[str, Any]) -> Answer:
         """Where a waiting turn goes on: its open calls first, then the loop."""
@@ -314,7 +315,7 @@ class Turn:
                 raise
             self.repairs += 1
             self.held.clear()
-            self.messages.append({"role": "user", "content": str(problem)})
+            self.messages.append({"role": "user", "content": problem.repair})
             return None
 
     # The end of a turn
