@@ -99,6 +99,7 @@ class PlainBlocked(GuardrailBlocked):
     [
         (PlainBlocked(7), "Blocked by guardrail"),
         (GuardrailBlocked(""), "Denied by hook"),
+        (GuardrailBlocked(7), "7"),  # type: ignore[arg-type]
         (ExceptionGroup("tasks", [KeyError(1), ExceptionGroup("more", [GuardrailBlocked("PII")])]), "PII"),
     ],
 )

@@ -165,6 +165,14 @@ async def test_what_hooks_before_a_late_one_set_is_seen_all_the_same(kernel: Any
     gate.release.set()
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+async def test_a_hook_has_its_whole_limit_although_one_behind_it_has_a_shorter_one(kernel: Any, told: bool) -> None:
+    kernel.registry.register_function(E.BEFORE_TOOL, lambda payload: time.sleep(0.2), timeout=30, sequential=True)
+    kernel.registry.register_function(E.BEFORE_TOOL, nothing, name="short", timeout=0.05, sequential=True)
+    site = Site(sink=(lambda site, run: None) if told else None)
+    assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput(), site)).decision == "allow"
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("how", ["sync", "later"])
 async def test_the_one_that_is_late_is_the_one_that_is_named(kernel: Any, gate: Gate, position: int, how: str) -> None:
