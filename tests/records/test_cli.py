@@ -124,6 +124,7 @@ def test_verify_holds_and_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["list", "--event", "before_tol"], 2, "Unknown hook event"),
         (["list", "--decision", "maybe"], 2, "is no decision"),
         (["list", "--since", "soon"], 2, "is no duration"),
+        (["stats", "--since", "9" * 400 + "d"], 2, "longer than anything lasts here"),
         (["verify", "--head", "zzz"], 2, "is no head"),
         (["export", "--format", "xml"], 2, "There is no format"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
+from agent_engine.records.connect import engine_for
 from agent_engine.records.journal import HookRan, RunClosed, RunOpened, open_journal
 from agent_engine.records.jsonlsink import JsonlSink
 from agent_engine.records.query import RecordReader
@@ -299,3 +300,52 @@ def test_a_json_lines_log_that_was_closed_says_so_and_can_be_opened_although_a_c
         again.close()
     finally:
         os.close(inherited)
+
+
+ODD_TEXTS = [
+    "\x00",
+    "a\x00b",
+    "\ud800",
+    "x\udcff",
+    "'; DROP TABLE record_runs; --",
+    "%",
+    "_" * 5000,
+    "9" * 400,
+    "९" * 30,
+    "",
+]
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+async def test_nothing_that_is_asked_for_is_too_odd(address: str, odd: str) -> None:
+    await record(address, run("r1", tool_step("r1", hooks=[hook_run()])))
+    text = odd or "nobody"
+    with RecordReader.open(address) as reader:
+        names = ("status", "agent", "tool", "decision", "session_id", "user_id", "organization_id")
+        assert [reader.runs(RunFilter(**{name: text})) for name in names] == [[]] * len(names)
+        assert reader.runs(RunFilter(tool=text, agent="main")) == []
+        of_records = ("run_id", "event", "hook", "decision", "tool", "agent", "user_id", "organization_id")
+        assert [reader.records(RecordFilter(**{name: text})) for name in of_records] == [[]] * len(of_records)
+        assert (reader.run(text), reader.run_row(text), reader.record(text)) == (None, None, None)
+        assert (reader.records_of_step(text, 2), reader.ungated_steps(text, text)) == ([], [])
+        assert len(reader.runs()) == 1
+
+
+async def test_an_odd_name_is_found_under_the_name_that_was_given(address: str) -> None:
+    name = "t\x00\ud800"
+    await record(address, run(name, tool_step(name, name=name, hooks=[hook_run(name)])))
+    with RecordReader.open(address) as reader:
+        assert [row.steps for row in reader.runs(RunFilter(tool=name))] == [2]
+        assert len(reader.records(RecordFilter(run_id=name, tool=name, hook=name))) == 1
+        assert reader.run(name) is not None
+
+
+async def test_a_store_that_is_damaged_while_it_is_read_is_one_sentence(address: str) -> None:
+    await record(address, run("r1"))
+    engine = engine_for(address)
+    with RecordReader.open(address) as reader:
+        with engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql("DROP TABLE record_marks")
+        engine.dispose()
+        with pytest.raises(RecordsError, match=r"^The store .* cannot be read now .*is it there, whole and free\?$"):
+            reader.marks()

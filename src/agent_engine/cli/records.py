@@ -157,9 +157,10 @@ def stats(store: Store = None, config: Config = None, since: Since = None, as_js
     """Count: runs, records, and for each hook its decisions, refusal rate and latency; then steps no gate saw."""
     from agent_engine.records.views import iso
 
+    not_before = _since(since)
     with _reader(store, config) as reader:
-        totals, hooks = reader.totals(), reader.hook_stats(_since(since))
-        covered, marks = reader.coverage(_since(since)), reader.marks()
+        totals, hooks = reader.totals(), reader.hook_stats(not_before)
+        covered, marks = reader.coverage(not_before), reader.marks()
     if as_json:
         print_lines([stats_dict(totals, hooks, covered)])
         return

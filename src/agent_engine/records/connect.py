@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from agent_engine.records.settings import RecordsError, file_of
@@ -131,7 +131,20 @@ def _postgres(address: str) -> Engine:
     return create_engine(url, pool_pre_ping=True, pool_size=4)
 
 
+def cannot_read(engine: Engine, error: Exception) -> RecordsError:
+    """The error for a store that was opened and cannot be read now."""
+    where = (
+        engine.url.render_as_string(hide_password=True) if engine.dialect.name == "postgresql" else engine.url.database
+    )
+    return RecordsError(f"The store {where} cannot be read now ({_kind(error)}); is it there, whole and free?")
+
+
+def _kind(error: Exception) -> str:
+    """What kind of error is behind SQLAlchemy's; its text is left out, since it may hold an address."""
+    cause = getattr(error, "orig", None) or error
+    return type(cause).__name__
+
+
 def cannot_open(address: str, error: Exception) -> RecordsError:
     """The error for a store that did not open, without the text of its cause (it may hold an address)."""
-    cause = error.orig if isinstance(error, OperationalError) and error.orig is not None else error
-    return RecordsError(f"The store {shown(address)} cannot be opened ({type(cause).__name__}); is it there and free?")
+    return RecordsError(f"The store {shown(address)} cannot be opened ({_kind(error)}); is it there and free?")

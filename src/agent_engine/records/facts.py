@@ -111,7 +111,7 @@ def clean(fact: Fact) -> Fact:
     values = [
         _short(_clean_value(value)) if name in _NAMES else _clean_value(value) for name, value in as_dict(fact).items()
     ]
-    return fact[0], tuple((which, _clean_text(body)) for which, body in fact[1]), *values
+    return fact[0], tuple((which, clean_text(body)) for which, body in fact[1]), *values
 
 
 def _short(value: object) -> object:
@@ -123,11 +123,12 @@ def _short(value: object) -> object:
 
 def _clean_value(value: object) -> object:
     if isinstance(value, str):
-        return _clean_text(value)
+        return clean_text(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return max(-(2**63), min(2**63 - 1, value))
     return value
 
 
-def _clean_text(text: str) -> str:
+def clean_text(text: str) -> str:
+    """The text as every database takes it."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")

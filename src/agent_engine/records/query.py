@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, select, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from agent_engine.records import schema
-from agent_engine.records.connect import cannot_open, engine_for, shown
+from agent_engine.records.connect import cannot_open, cannot_read, engine_for, shown
+from agent_engine.records.facts import clean_text
 from agent_engine.records.migrate import HEAD, revision
 from agent_engine.records.settings import RecordsError, RecordSettings, file_of, shown_start, split_address
 from agent_engine.records.views import (
@@ -28,6 +32,7 @@ from agent_engine.records.views import (
 )
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from sqlalchemy import Connection, Engine, Select
 
 _runs, _steps, _hooks, _hook_runs = schema.runs, schema.steps, schema.hooks, schema.hook_runs
@@ -35,6 +40,10 @@ _facets, _payloads = schema.facets, schema.payloads
 _NOTABLE = text("record_hook_runs.decision NOT IN ('allow', 'none')")
 _UNUSUAL = text("record_runs.status <> 'completed'")
 _RARE = 20_000
+_DIGITS = 18
+"""Of the longest number that a database can hold."""
+
+_Filter = TypeVar("_Filter", bound="DataclassInstance")
 
 
 class RecordReader:
@@ -43,6 +52,7 @@ class RecordReader:
     def __init__(self, engine: Engine, *, owns_engine: bool = True) -> None:
         self._engine = engine
         self._owns_engine = owns_engine
+        self._postgres = engine.dialect.name == "postgresql"
 
     @classmethod
     def open(cls, address: str) -> Self:
@@ -80,12 +90,39 @@ class RecordReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """One transaction on the store, for what this class does not offer.
+
+        Raises:
+            RecordsError: the store is away, busy, damaged or not what it was when it was opened.
+        """
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise cannot_read(self._engine, error) from error
+
+    def as_stored(self, value: str) -> str:
+        """A text as the writer keeps it: what a database does not take (NUL, lone surrogates) is escaped there."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return clean_text(value)
+        return clean_text(value) if self._postgres else value
+
+    def asked(self, wanted: _Filter) -> _Filter:
+        """A filter with its texts as the writer keeps them."""
+        texts = {one.name: getattr(wanted, one.name) for one in fields(wanted)}
+        stored: dict[str, Any] = {name: self.as_stored(text) for name, text in texts.items() if isinstance(text, str)}
+        return replace(wanted, **stored)
+
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def runs(self, wanted: RunFilter | None = None, *, before: int | None = None, limit: int = 50) -> list[RunRow]:
         """The newest runs that match; ``before`` (a run's key) begins the next page."""
-        wanted = wanted or RunFilter()
-        with self._engine.connect() as connection:
+        wanted = self.asked(wanted or RunFilter())
+        with self.connection() as connection:
             query, key = self._runs_query(connection, wanted)
             if before is not None:
                 query = query.where(key < before)
@@ -94,14 +131,15 @@ class RecordReader:
 
     def run_row(self, run_id: str) -> RunRow | None:
         """One run without its steps."""
-        with self._engine.connect() as connection:
-            found = connection.execute(select(*_RUN_COLUMNS).where(_runs.c.run_id == run_id)).fetchone()
+        by_id = select(*_RUN_COLUMNS).where(_runs.c.run_id == self.as_stored(run_id))
+        with self.connection() as connection:
+            found = connection.execute(by_id).fetchone()
         return None if found is None else _run_row(found)
 
     def counts(self) -> tuple[int, int]:
         """How many runs there are, and how many of them are open."""
         still_open = select(func.count()).select_from(_runs).where(_runs.c.status == "open", _UNUSUAL)
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             return int(runs), int(connection.execute(still_open).scalar_one())
 
@@ -110,8 +148,9 @@ class RecordReader:
 
         In a run of more hook runs than ``fold_from`` those that only allowed or looked are counted and left out.
         """
-        with self._engine.connect() as connection:
-            found = connection.execute(select(*_RUN_COLUMNS).where(_runs.c.run_id == run_id)).fetchone()
+        by_id = select(*_RUN_COLUMNS).where(_runs.c.run_id == self.as_stored(run_id))
+        with self.connection() as connection:
+            found = connection.execute(by_id).fetchone()
             if found is None:
                 return None
             row = _run_row(found)
@@ -129,9 +168,9 @@ class RecordReader:
 
     def records_of_step(self, run_id: str, step: int) -> list[Record]:
         """All decision records of one step, by its key, in order."""
-        of_run = select(_runs.c.run).where(_runs.c.run_id == run_id).scalar_subquery()
+        of_run = select(_runs.c.run).where(_runs.c.run_id == self.as_stored(run_id)).scalar_subquery()
         query = _records_query().where(_hook_runs.c.run == of_run, _hook_runs.c.step == step)
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return [_record(record) for record in connection.execute(query.order_by(_hook_runs.c.seq))]
 
     def values_of(self, facet: str, limit: int = 200) -> list[str]:
@@ -145,7 +184,7 @@ class RecordReader:
             " FROM walk WHERE walk.value IS NOT NULL)"
             " SELECT value FROM walk WHERE value IS NOT NULL LIMIT :limit"
         )
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return [row[0] for row in connection.execute(walk, {"facet": facet, "limit": limit})]
 
     def _runs_query(self, connection: Connection, wanted: RunFilter) -> tuple[Select[Any], ColumnElement[int]]:
@@ -202,14 +241,14 @@ class RecordReader:
         limit: int = 50,
     ) -> list[Record]:
         """Decision records that match: the newest first; with ``after`` (a record's number) the next ones, in order."""
-        query = self._filtered(wanted or RecordFilter())
+        query = self._filtered(self.asked(wanted or RecordFilter()))
         if before is not None:
             query = query.where(_hook_runs.c.seq < before)
         if after is not None:
             query = query.where(_hook_runs.c.seq > after).order_by(_hook_runs.c.seq)
         else:
             query = query.order_by(_hook_runs.c.seq.desc())
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return [_record(row) for row in connection.execute(query.limit(limit))]
 
     def all_records(self, wanted: RecordFilter | None = None, *, chunk: int = 5000) -> Iterator[Record]:
@@ -221,23 +260,23 @@ class RecordReader:
 
     def record(self, record_id: str) -> Record | None:
         """One decision record by its id, or by its number in this store."""
-        query = _records_query().where(_hook_runs.c.record_id == record_id)
-        with self._engine.connect() as connection:
+        query = _records_query().where(_hook_runs.c.record_id == self.as_stored(record_id))
+        with self.connection() as connection:
             row = connection.execute(query).fetchone()
-            if row is None and record_id.isdecimal():
+            if row is None and record_id.isdecimal() and len(record_id) <= _DIGITS:
                 row = connection.execute(_records_query().where(_hook_runs.c.seq == int(record_id))).fetchone()
         return None if row is None else _record(row)
 
     def payloads_of(self, seq: int) -> dict[str, Any]:
         """The captured payloads of a record or a step: which → plain data."""
         query = select(_payloads.c.which, _payloads.c.body).where(_payloads.c.seq == seq, _alive())
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return {which: json.loads(body) for which, body in connection.execute(query)}
 
     def payloads_of_all(self, seqs: Sequence[int]) -> dict[int, dict[str, Any]]:
         """The captured payloads of many records or steps: number → which → plain data."""
         found: dict[int, dict[str, Any]] = {}
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             for seq, which, body in _payload_rows(connection, seqs):
                 found.setdefault(seq, {})[which] = json.loads(body)
         return found
@@ -282,7 +321,7 @@ class RecordReader:
             query = query.where(totals.c.day >= int(since // 86400))
         query = query.group_by(*_hooks.c, totals.c.decision, totals.c.bucket)
         found: dict[int, HookStats] = {}
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             for row in connection.execute(query.order_by(_hooks.c.event, _hooks.c.priority, _hooks.c.hook)):
                 hook, _ident, event, _hook_id, name, kind, source, mode, priority, policy, observe, shadow = row[:12]
                 decision, bucket, count, total = row[12:]
@@ -304,7 +343,7 @@ class RecordReader:
         if since is not None:
             query = query.where(table.c.day >= int(since // 86400))
         query = query.order_by(table.c.ungated.desc(), func.sum(table.c.n).desc())
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return [
                 Covered(kind, name, agent or None, _words(unheard), bool(ungated), int(count))
                 for kind, name, agent, unheard, ungated, count in connection.execute(query)
@@ -313,17 +352,17 @@ class RecordReader:
     def ungated_steps(self, kind: str, name: str | None = None, *, limit: int = 50) -> list[tuple[str, Step]]:
         """The newest steps that no gate saw, each with its run's id."""
         query = select(_runs.c.run_id, *_STEP_COLUMNS).join(_runs, _runs.c.run == _steps.c.run)
-        query = query.where(text("record_steps.ungated"), _steps.c.kind == kind)
+        query = query.where(text("record_steps.ungated"), _steps.c.kind == self.as_stored(kind))
         if name is not None:
-            query = query.where(_steps.c.name == name)
-        with self._engine.connect() as connection:
+            query = query.where(_steps.c.name == self.as_stored(name))
+        with self.connection() as connection:
             rows = connection.execute(query.order_by(_steps.c.step.desc()).limit(limit)).fetchall()
         return [(row[0], _step(row[1:])) for row in rows]
 
     def totals(self) -> Totals:
         """The size of the store, from its running totals."""
         stats, marks = schema.hook_stats, schema.marks
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             seq = connection.execute(select(schema.heads.c.seq)).scalar_one()
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             still_open = connection.execute(
@@ -344,12 +383,12 @@ class RecordReader:
 
     def last_seq(self) -> int:
         """The number of the last entry: whether the store has grown since."""
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             return int(connection.execute(select(schema.heads.c.seq)).scalar_one())
 
     def marks(self, limit: int = 20) -> list[Mark]:
         """The newest marks of the log about itself."""
-        with self._engine.connect() as connection:
+        with self.connection() as connection:
             rows = connection.execute(select(schema.marks).order_by(schema.marks.c.seq.desc()).limit(limit)).fetchall()
         return [
             Mark(seq, kind, at, count, last_seq, tuple(json.loads(open_runs)) if open_runs else ())

@@ -82,7 +82,7 @@ class Replay:
     def __init__(self, reader: RecordReader, scope: HookScope, wanted: ReplayFilter, *, examples: int = 3) -> None:
         self._reader = reader
         self._scope = scope
-        self._wanted = wanted
+        self._wanted = reader.asked(wanted)
         self._examples = examples
         self._now: dict[str, str] = {}
         self._context = RunContext()
@@ -91,7 +91,7 @@ class Replay:
 
     def total(self) -> int:
         """How many calls there may be, for a progress bar; an upper bound."""
-        with self._reader.engine.connect() as connection:
+        with self._reader.connection() as connection:
             recorded = recorded_query(self._wanted).with_only_columns(func.count()).order_by(None)
             asked = asked_query(self._wanted).with_only_columns(func.count()).order_by(None)
             found = connection.execute(recorded).scalar_one() + connection.execute(asked).scalar_one()
@@ -101,7 +101,7 @@ class Replay:
         """Run them all; ``progress`` is told now and then how many are done."""
         started, done = time.perf_counter(), 0
         outside = RUN_CONTEXT.set(self._context)
-        with self._reader.engine.connect() as connection:
+        with self._reader.connection() as connection:
             for call in itertools.islice(self._calls(connection), self._wanted.limit):
                 await self._one(call)
                 done += 1

@@ -20,6 +20,7 @@ AUDIT_KEY = "AGENT_ENGINE_AUDIT_KEY"
 STORE = "AGENT_ENGINE_RECORDS"
 """The environment variable that names the store agentctl uses where no ``--store`` is given."""
 
+_LONGEST_S = 100 * 366 * 86400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _OPTIONS = ("audit", "capture", "digests", "queue", "reason", "redact", "ttl")
 
@@ -122,7 +123,12 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no duration; write a number with s, m, h or d, such as 7d.")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    length = float(found[1]) * _UNITS[found[2] or "s"]
+    if length > _LONGEST_S:
+        raise ValueError(
+            f"A duration of {text.strip()[:40]!r} is longer than anything lasts here; take a hundred years at most."
+        )
+    return length
 
 
 def default_store(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> str:

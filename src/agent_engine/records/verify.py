@@ -45,7 +45,7 @@ def verify(address: str, key: bytes, against: Head | None = None) -> Verificatio
     base, _ = split_address(address)
     if base.startswith("jsonl:"):
         return _verify_lines(file_of(base), key, against)
-    with RecordReader.open(base) as reader, reader.engine.connect() as connection:
+    with RecordReader.open(base) as reader, reader.connection() as connection:
         if reader.engine.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         stored = _stored_head(connection, base)
@@ -66,7 +66,7 @@ def head(address: str) -> Head:
         for line in _lines(file_of(base)):
             last = Head(line["seq"], line.get("mac", audit.START))
         return last
-    with RecordReader.open(base) as reader, reader.engine.connect() as connection:
+    with RecordReader.open(base) as reader, reader.connection() as connection:
         seq, mac = connection.execute(select(schema.heads.c.seq, schema.heads.c.mac)).one()
     return Head(seq, mac)
 
