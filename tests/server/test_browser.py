@@ -233,7 +233,9 @@ def test_nothing_sticks_out_on_wide_or_narrow_screens(
 ) -> None:
     long = "a_very_long_name_without_a_single_blank_" * 4
     turns = [calls(call("search", query=long), call("write_file", "c2", path=long, text=f"4111 1111 {long}")), long]
-    with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+    hooks = office_hooks()
+    hooks.register_function("before_tool", lambda event: long, name=long, matcher="write_file")
+    with served(tmp_path, turns, hooks=hooks) as server, client(server) as http:
         http.post("/invoke", json={"message": "x", "user_id": long, "session_id": long})
         (run,) = finished(http)
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.records.build import hook_run, record, tool_step
+from tests.records.build import run as run_entries
 from tests.server.kit import call, calls, office_hooks, served
 from tests.server.test_api import client, settled
 
@@ -197,6 +200,55 @@ def test_a_form_of_another_site_approves_nothing(
         answer = http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes", **change}, headers=headers)
         assert answer.status_code in (403, 422)
         assert [one["run_id"] for one in http.get("/approvals").json()["runs"]] == [run_id]
+
+
+ODD_ID = "orders/17 a?b#c%2Fd"
+TURNED = "\u202ecod.exe\u202c \u200bx\U000e0041\x07"
+
+
+def test_a_run_of_any_id_has_its_page_and_its_parts(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    entries = run_entries(ODD_ID, tool_step(ODD_ID, hooks=[hook_run()]))
+    asyncio.run(record(f"sqlite:{folder / 'records.db'}", entries))
+    with served(folder, []) as server, client(server) as http:
+        text, page = read(http, "/ui/runs")
+        (link,) = [attrs["href"] for tag, attrs in page.tags if tag == "a" and attrs.get("class") == "rowlink"]
+        assert "orders/17 a?b#c%2Fd" in text
+        for path in (str(link), f"{link}/timeline"):
+            assert "search" in read(http, path)[0]
+        with http.stream("GET", f"{link}/events") as events:
+            assert events.status_code == 200
+        step = http.get(f"/runs/{str(link).removeprefix('/ui/runs/')}").json()
+        assert step["run_id"] == ODD_ID
+
+
+def test_what_nobody_would_see_is_shown_as_an_escape_and_comes_back_from_a_form_as_it_was(tmp_path: Path) -> None:
+    mail = call("send_mail", TURNED, to=f"ann@example.com{TURNED}", text="b" * 9000 + "the end")
+    with served(tmp_path, [calls(mail), "sent"]) as server, client(server, follow_redirects=True) as http:
+        run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        finished(http)
+        for path in (f"/ui/runs/{run_id}", "/ui/approvals"):
+            text, page = read(http, path)
+            shown = re.sub(r'<input type="hidden"[^>]*>', "", text)
+            assert not set(shown) & set(TURNED) - set("cod.exe x")
+            assert r"\u202ecod.exe\u202c \u200bx\U000e0041" in shown
+        assert "the end" in text
+        values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
+        assert values["call_id"] == TURNED
+        http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes"})
+        assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
+
+
+def test_a_filter_in_force_is_shown_whatever_it_is(tmp_path: Path) -> None:
+    with served(tmp_path, []) as server, client(server) as http:
+        _, page = read(http, "/ui/runs?agent=nobody&age=3h")
+        chosen = [attrs["value"] for tag, attrs in page.tags if tag == "option" and "selected" in attrs]
+        assert chosen == ["nobody", "3h"]
+        _, page = read(http, "/ui/hooks?age=3h")
+        assert [attrs["value"] for tag, attrs in page.tags if tag == "option" and "selected" in attrs] == ["3h"]
+        assert "No step tool free has passed without a gate." in read(http, "/ui/coverage?kind=tool&name=free")[0]
+        for path in ("/ui/runs", "/ui/hooks", "/ui/coverage"):
+            assert http.get(f"{path}?age={'9' * 400}").status_code == 422
 
 
 def test_a_problem_on_a_page_is_a_page_and_on_the_api_json(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from agent_engine.cli.main import APPROVAL, DONE, FAILED, REFUSED
 from agent_engine.cli.plaintext import answer_for, text_of
@@ -161,7 +161,9 @@ class RemoteTalk:
             if decision == "quit":
                 raise ServerError("Stopped; the run waits at the server for its answer.")
             decisions[str(ask["call_id"])] = words[decision]
-        answer: dict[str, Any] = await self._server.post(f"/runs/{run_id}/resume", {"decisions": decisions})
+        answer: dict[str, Any] = await self._server.post(
+            f"/runs/{quote(run_id, safe='')}/resume", {"decisions": decisions}
+        )
         return answer
 
 
@@ -185,7 +187,7 @@ class RemoteRuns:
         ]
 
     async def resume(self, run: WaitingRun, decisions: Mapping[str, Decision]) -> int:
-        answer = await self._server.post(f"/runs/{run.run_id}/resume", {"decisions": dict(decisions)})
+        answer = await self._server.post(f"/runs/{quote(run.run_id, safe='')}/resume", {"decisions": dict(decisions)})
         if answer.get("status") == "waiting":
             print(f"Run {run.run_id} waits again: agentctl approvals list --url {self._server.url}", file=sys.stderr)
             return APPROVAL

@@ -151,7 +151,7 @@ async def list_runs(
     return shapes.RunList(runs=[shapes.RunSummary(**_summary(row)) for row in rows], next=following)
 
 
-@router.get("/runs/{run_id}", responses={**_ERRORS, **_NOT_FOUND}, summary="One run with its steps and decisions")
+@router.get("/runs/{run_id:path}", responses={**_ERRORS, **_NOT_FOUND}, summary="One run with its steps and decisions")
 async def show_run(request: Request, run_id: RunId, identity: Caller) -> shapes.RunDetail:
     detail = await asyncio.to_thread(reader_of(request).run, run_id)
     if detail is None or not identity.owns(detail.run.user_id, detail.run.organization_id):
@@ -172,7 +172,7 @@ async def approvals(request: Request, identity: Caller) -> shapes.WaitingRuns:
 
 
 @router.post(
-    "/runs/{run_id}/resume",
+    "/runs/{run_id:path}/resume",
     response_model=shapes.RunAnswer,
     responses={**_ERRORS, **_NOT_FOUND},
     summary="Answer what a run asks, and go on with it",

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Form, Query, Request
+from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
@@ -129,35 +129,10 @@ async def runs(
     )  # fmt: skip
 
 
-@router.get("/ui/runs/{run_id}")
-@router.get("/ui/runs/{run_id}/timeline")
-async def run(
-    request: Request,
-    browser: Browser,
-    run_id: str,
-    record: str = "",
-    unfolded: Annotated[int | None, Query(alias="open", ge=0, le=2**62)] = None,
+@router.get("/ui/runs/{run_id:path}/hooks/{step}")
+async def step_hooks(
+    request: Request, browser: Browser, run_id: str, step: Annotated[int, Path(ge=0, le=2**62)]
 ) -> Response:
-    """One run; ``/timeline`` is the part of the page that follows it."""
-    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded)
-    if not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
-        raise ApiError(404, "not_found", "There is no such run.")
-    here = services(request)
-    shown = None
-    if record:
-        shown = await _record(request, browser, record)
-    answer = here.live.answer(run_id)
-    part = request.url.path.endswith("/timeline")
-    asks = await here.asks_of(run_id) if detail.run.status == "waiting" else []
-    return page(
-        request, browser, "timeline.html" if part else "run.html",
-        detail=detail, run=detail.run, rows=rows, loose=loose, shown=shown, answer=answer, asks=asks,
-        live=detail.run.status in FOLLOWED, width=present.WIDTH, part=part,
-    )  # fmt: skip
-
-
-@router.get("/ui/runs/{run_id}/hooks/{step}")
-async def step_hooks(request: Request, browser: Browser, run_id: str, step: int) -> Response:
     """All hook runs of one step, in the place of a folded line."""
     reader = _reader(request)
     detail = await asyncio.to_thread(reader.run, run_id, payloads=False, fold_from=0)
@@ -186,7 +161,7 @@ async def hooks(request: Request, browser: Browser, age: str = "7d") -> Response
     stats = await asyncio.to_thread(_reader(request).hook_stats, _since(age))
     registered = engine.scope.hooks() if engine is not None else []
     lines = present.hook_lines(registered, stats)
-    return page(request, browser, "hooks.html", lines=lines, age=age, ages=AGES)
+    return page(request, browser, "hooks.html", lines=lines, age=age, ages=AGES, marks=present.MARKS)
 
 
 @router.get("/ui/coverage")
@@ -214,7 +189,7 @@ async def approvals(request: Request, browser: Browser) -> Response:
     return page(request, browser, name, waiting=waiting)
 
 
-@router.post("/ui/approvals/{run_id}")
+@router.post("/ui/approvals/{run_id:path}")
 async def decide(
     request: Request,
     browser: Browser,
@@ -250,13 +225,40 @@ async def follow_store(request: Request, browser: Browser) -> Response:
     return EventStream(events())
 
 
-@router.get("/ui/runs/{run_id}/events")
+@router.get("/ui/runs/{run_id:path}/events")
 async def follow_run(request: Request, browser: Browser, run_id: str) -> Response:
     """``changed`` when a run has moved on, ``answer`` with its text so far, ``ended`` at its end."""
     detail = await asyncio.to_thread(_reader(request).run_row, run_id)
     if detail is None or not browser.identity.owns(detail.user_id, detail.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
     return EventStream(_run_events(services(request), _reader(request), run_id))
+
+
+@router.get("/ui/runs/{run_id:path}")
+@router.get("/ui/runs/{run_id:path}/timeline")
+async def run(
+    request: Request,
+    browser: Browser,
+    run_id: str,
+    record: str = "",
+    unfolded: Annotated[int | None, Query(alias="open", ge=0, le=2**62)] = None,
+) -> Response:
+    """One run; ``/timeline`` is the part of the page that follows it."""
+    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded)
+    if not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
+        raise ApiError(404, "not_found", "There is no such run.")
+    here = services(request)
+    shown = None
+    if record:
+        shown = await _record(request, browser, record)
+    answer = here.live.answer(run_id)
+    part = request.url.path.endswith("/timeline")
+    asks = await here.asks_of(run_id) if detail.run.status == "waiting" else []
+    return page(
+        request, browser, "timeline.html" if part else "run.html",
+        detail=detail, run=detail.run, rows=rows, loose=loose, shown=shown, answer=answer, asks=asks,
+        live=detail.run.status in FOLLOWED, width=present.WIDTH, part=part,
+    )  # fmt: skip
 
 
 async def _run_events(here: Services, reader: RecordReader, run_id: str) -> AsyncGenerator[bytes, None]:

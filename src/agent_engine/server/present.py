@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,13 @@ MARKS = {
 FOLD_FROM = 300
 """Hook runs in one run from which those that only allowed or looked are folded into a line a step."""
 
+_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+"""Characters that nobody sees, and that turn around, hide or fake what stands beside them."""
+
+_RANDOM = re.compile("[0-9a-f]{32}")
+_LONGEST_ID = 40
 _LONGEST_TEXT = 4000
+_LONGEST_ASK = 200_000
 _LONGEST_DIFF = 200
 
 
@@ -73,7 +80,20 @@ def decision_kind(record: Record) -> str:
 
 def decision_word(record: Record) -> str:
     """The decision in a word or two."""
-    return f"shadow {record.decision}" if record.shadow else record.decision
+    word = "observed" if record.decision == "none" else record.decision
+    return f"shadow {word}" if record.shadow else word
+
+
+def visible(text: str) -> str:
+    """A text as a person may trust it: what would not be seen is written as its escape."""
+    return _UNSEEN.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def short(run_id: str, most: int = 12) -> str:
+    """The beginning of an id that is random; one that somebody chose stays whole, unless it is very long."""
+    if _RANDOM.fullmatch(run_id):
+        return run_id[:most]
+    return run_id if len(run_id) <= _LONGEST_ID else f"{run_id[: _LONGEST_ID - 1]}…"
 
 
 def timeline(detail: RunDetail, changes: Mapping[int, Mapping[str, Any]]) -> tuple[list[StepRow], list[HookRow]]:
@@ -99,10 +119,15 @@ def flat(rows: Sequence[StepRow]) -> Iterator[StepRow]:
         yield from flat(row.children)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: Any, most: int = _LONGEST_TEXT) -> str:
     """A captured value as a person reads it; cut where it is very long."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… {len(text) - _LONGEST_TEXT} more"
+    return text if len(text) <= most else f"{text[:most]}\n… {len(text) - most:,} more characters"
+
+
+def ask_text(value: Any) -> str:
+    """What a person is to approve: whole, since nobody can say yes to what is not there to read."""
+    return json_text(value, _LONGEST_ASK)
 
 
 def diff(before: Any, after: Any) -> list[tuple[str, str]]:
@@ -246,6 +271,8 @@ def milliseconds(value: float | None) -> str:
         return f"{value / 60_000:.1f} min"
     if value >= 1000:
         return f"{value / 1000:.2f} s"
+    if 0 < value < 0.005:
+        return "< 0.01 ms"
     return f"{value:.0f} ms" if value >= 10 else f"{value:.2f} ms"
 
 

@@ -79,9 +79,10 @@
     var active = document.activeElement;
     focused = active && event.target.contains(active) ? active.getAttribute("href") : null;
   });
-  document.addEventListener("htmx:afterSettle", function (event) {
+  // At once, not when the part has settled: a key that is pressed in between would go nowhere.
+  document.addEventListener("htmx:afterSwap", function () {
     if (!focused) return;
-    var same = Array.from(event.target.querySelectorAll("a[href]")).find(function (one) {
+    var same = Array.from(document.querySelectorAll("main a[href]")).find(function (one) {
       return one.getAttribute("href") === focused;
     });
     if (same) same.focus({ preventScroll: true });

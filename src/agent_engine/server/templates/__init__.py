@@ -21,12 +21,18 @@ def _environment() -> Environment:
     from urllib.parse import quote
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
 
     from agent_engine.server import present
+
+    def shown(value: object) -> object:
+        """Text of strangers, made fit to be seen; markup of the templates themselves stays as it is."""
+        return present.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment = Environment(
         loader=PackageLoader("agent_engine.server", "templates"),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -37,6 +43,9 @@ def _environment() -> Environment:
         clock=present.clock,
         ago=present.ago,
         json_text=present.json_text,
+        ask_text=present.ask_text,
+        short=present.short,
+        exact=escape,  # for values that come back from a form: escaped, but otherwise as they are
         segment=lambda text: quote(text, safe=""),
     )
     return environment
