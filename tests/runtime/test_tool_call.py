@@ -16,7 +16,7 @@ from agent_engine.records.journal import MemoryJournal, RunClosed
 from agent_engine.runtime.limits import Limits
 from agent_engine.tools.base import CallableTool, ToolError
 
-from .run_kit import Made, call, calls, listen, made, unbalanced
+from .run_kit import Made, Trace, call, calls, listen, made, unbalanced
 
 BLOCKED = "Execution of work was blocked by security policy."
 WITHHELD = "Result of work was blocked by security policy."
@@ -688,3 +688,37 @@ async def test_an_error_that_cannot_say_what_it_is_is_an_error_the_model_reads_a
     assert one.tool_text() == '{"error": "Mute"}'
     assert trace.statuses("after_tool") == ["error"]
     assert [(seen.error_type, seen.error_message) for seen in trace.of("on_error")] == [("Mute", "")]
+
+
+@pytest.mark.parametrize("edits", [False, True])
+async def test_what_a_hook_keeps_and_edits_behind_the_last_gate_reaches_nobody(edits: bool) -> None:
+    work = Work()
+    kept: list[Any] = []
+
+    async def keeps(payload: Any) -> None:
+        kept.append(payload.tool_input)
+        if edits:
+            payload.tool_input["options"]["paths"].append("/b")
+
+    async def goes_back_to_it(context: Any) -> None:
+        kept[0]["options"]["paths"].append("/etc")
+        kept[0]["target"] = "another"
+
+    one = one_call(work, {"target": "x", "options": {"paths": ["/a"]}})
+    one.registry.register_function("before_tool", keeps, sequential=True)
+    one.registry.register_function("before_tool_call", goes_back_to_it)
+    await one.run()
+    assert work.seen == [("x", {"paths": ["/a", "/b"] if edits else ["/a"]})]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_what_a_body_edits_in_its_arguments_is_not_what_the_model_asked_for(hooked: bool) -> None:
+    work = Work(lambda work: work.seen[0][1]["paths"].append("/b") or "done")
+    one = one_call(work, {"options": {"paths": ["/a"]}})
+    trace = Trace()
+    if hooked:
+        trace = listen(one.registry, ["before_tool", "after_tool"])
+    result = await one.run()
+    (asked,) = [part for message in result.messages for part in message.get("tool_calls") or ()]
+    assert "/b" not in str(asked)
+    assert all(payload.tool_input == {"options": {"paths": ["/a"]}} for payload in trace.of("after_tool"))

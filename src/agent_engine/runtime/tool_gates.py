@@ -162,7 +162,9 @@ class Gates:
         self.context.extend(verdict.additional_context)
         if verdict.denied:
             raise Refused(verdict.hook, verdict.public_reason)
-        self._use(verdict.payload.tool_input)
+        # Never the very object that hooks have had in their hands: one may keep it, and edit it behind the last gate.
+        untouched = verdict.decision == "allow"
+        self._use(arguments if untouched else private_copy(verdict.payload.tool_input))
         return verdict if verdict.asked else None
 
     async def _before_tool_call(self) -> None:
@@ -189,7 +191,8 @@ class Gates:
             self.invalid = ArgumentsInvalid(f"{self.call.error} Call {self.tool.name} again with a JSON object.")
             return
         try:
-            self.values = self.tool.validate(arguments)
+            # A copy: what the body edits in its arguments is not what it was called with.
+            self.values = self.tool.validate(private_copy(arguments))
         except ArgumentsInvalid as problem:
             self.invalid = problem
 
