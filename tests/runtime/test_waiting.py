@@ -299,6 +299,47 @@ async def test_a_protected_root_is_asked_again_before_anything_of_the_waiting_ru
     assert (runs.ran, door.asked) == (["a"], ["u"] * 4)
 
 
+async def test_a_run_that_waits_in_an_agent_which_is_gone_for_its_caller_waits_on() -> None:
+    """To go on without it would leave steps open that have begun there."""
+    runs, door = Runs(), Door()
+    child = node_of([call("work", {"target": "deep"}), "child is done"], [runs.work], name="child", visible=door)
+    one = made([call("child", {"message": "go"}), "answer"], children=(child,), approver="later", registry=asking())
+    trace = listen(one.registry)
+    waiting = await one.run()
+    (ask,) = waiting.pending
+    before, heard = await one.host.store.load_waiting(waiting.run_id), list(trace.names)
+
+    door.open = False
+    with pytest.raises(LookupError, match="waits in the agent 'child', which does not exist for this caller"):
+        await one.resume(waiting.run_id, {ask.call_id: "yes"})
+    assert (await one.host.store.load_waiting(waiting.run_id), trace.names, runs.ran) == (before, heard, [])
+
+    door.open = True
+    assert (await one.resume(waiting.run_id, {ask.call_id: "yes"})).output == "answer"
+    assert (runs.ran, unbalanced(trace.names)) == (["deep"], [])
+
+
+async def test_a_run_whose_conversation_cannot_be_loaded_waits_on() -> None:
+    class Broken(MemoryStore):
+        broken = False
+
+        async def load(self, key: ConversationKey) -> list[Any]:
+            if self.broken:
+                raise OSError("no disk")
+            return await super().load(key)
+
+    runs, store, context = Runs(), Broken(), RunContext(conversation_id="c")
+    first = later([call("work", {"target": "a"})], runs, store=store)
+    waiting = await first.run(context=context)
+    second = later(["answer"], runs, store=store)
+    store.broken = True
+    with pytest.raises(OSError, match="no disk"):
+        await second.resume(waiting.run_id, {"c1": "yes"})
+    store.broken = False
+    assert (await second.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
+    assert runs.ran == ["a"]
+
+
 async def test_who_resumes_with_what_a_run_waited_for_before_gets_nothing() -> None:
     """Two people answer one ask each; the second was let in when the run had gone on and waited again."""
     runs, door = Runs(), Door()

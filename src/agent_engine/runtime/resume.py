@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.memory.store import waiting_expired
 from agent_engine.runtime import options
+from agent_engine.runtime.toolset import exists
 
 if TYPE_CHECKING:
     from agent_engine.hooks.managed import RunContext
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.node import Node
+    from agent_engine.runtime.state import RunState
 
 WORDS = ("yes", "session", "no")
 
@@ -37,6 +39,21 @@ async def look_up(
     if document["frame"]["node"] != root.name:
         raise LookupError(f"The run {run_id!r} belongs to '{document['frame']['node']}', not to '{root.name}'.")
     return document, _identity(document, host, context), _answers(document, decisions)
+
+
+async def check_delegates(state: RunState, node: Node, frame: Mapping[str, Any]) -> None:
+    """Raises LookupError where an agent below ``node`` in which the run waits does not exist for this caller any more:
+    it could not go on there, and what has begun there could not be closed either."""
+    for entry in frame["calls"]:
+        below = entry.get("waiting", {}).get("frame")
+        if below is None:
+            continue
+        child = next((one for one in (*node.children, *node.handoffs) if one.name == entry["name"]), None)
+        if child is None or not await exists(child, state):
+            raise LookupError(
+                f"The run {state.run_id!r} waits in the agent '{entry['name']}', which does not exist for this caller."
+            )
+        await check_delegates(state, child, below)
 
 
 async def claim(host: Host, run_id: str, document: Mapping[str, Any]) -> None:

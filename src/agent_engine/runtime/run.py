@@ -89,13 +89,13 @@ async def resume_request(
     ``scope``: see run_request.
 
     Raises:
-        LookupError: no such waiting run, or somebody else has gone on with it, or ``root`` does not exist for this
-            caller. A run that is refused to a caller waits on as it was.
+        LookupError: no such waiting run, or somebody else has gone on with it, or ``root``, or an agent below it in
+            which the run waits, does not exist for this caller. A run that is refused to a caller waits on as it was.
         PermissionError: ``context`` is another caller's.
         ValueError: an unknown word in ``decisions``, or a call id that the run does not wait for.
     """
     from agent_engine.runtime.frames import restore_state
-    from agent_engine.runtime.resume import claim, look_up
+    from agent_engine.runtime.resume import check_delegates, claim, look_up
 
     document, identity, answers = await look_up(root, run_id, decisions, host, context)
     state = _state(root, host, identity, document["message"], emit, scope)
@@ -105,11 +105,12 @@ async def resume_request(
     async def turn(ending: Ending) -> RunResult:
         if any(ask["call_id"] not in answers for ask in document["asks"]):
             ending.saved_at = document["saved_at"]  # what is still open was asked then; a new ask has its own 24 hours
-        await host.sessions.rejoin(state)
         return await _turn(state, root, ending, "", (), (), document["frame"])
 
     async def admitted() -> RunResult:
         await _check_access(state, root)
+        await check_delegates(state, root, document["frame"])
+        await host.sessions.rejoin(state)
         await claim(host, run_id, document)
         return await _whole(state, root, turn)
 
