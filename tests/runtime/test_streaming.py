@@ -168,6 +168,19 @@ async def test_a_hand_off_answers_in_the_place_of_its_parent() -> None:
     assert events[-1].data["visited"] == ["root", "child"]
 
 
+async def test_the_answer_of_a_hand_off_is_read_as_the_output_type_like_any_other() -> None:
+    child = node_of(["4"], name="child")
+    one = made([call("child", {"message": "go"})], handoffs=(child,), output_type=int)
+    events = await one.events()
+    assert (texts(events), events[-1].data["output"]) == (["4"], 4)
+
+    child = node_of(["four"], name="child")
+    one = made([call("child", {"message": "go"}), "4"], handoffs=(child,), output_type=int)
+    events = await one.events()
+    assert (texts(events), events[-1].data["output"]) == (["4"], 4)
+    assert [message["role"] for message in one.seen()[-3:]] == ["tool", "assistant", "user"]
+
+
 async def test_on_run_end_fails_the_run_before_final() -> None:
     for held, shown in ((False, ["a", "b"]), (True, [])):
         one = made([{"stream": ["a", "b"]}])
