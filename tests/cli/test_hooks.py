@@ -42,6 +42,14 @@ def strict(payload):
 
 own = HookRegistry()
 own.register_command("before_tool", "echo seen; echo note >&2", name="cmd")
+narrow = HookRegistry()
+
+def of_ann(run):
+    return run.user_id == "ann"
+
+narrow.register_function(
+    "before_tool", mask, matcher="write_*", agents=["clerk", "cook"], servers=["wiki"], when=of_ann, name="narrow"
+)
 not_one = 5
 """
 
@@ -82,13 +90,19 @@ def test_list_shows_hooks_in_the_order_they_run_and_where_they_were_declared(pla
 
     assert done.code == 0
     lines = done.out.splitlines()
-    assert lines[0].split() == ["event", "hook", "type", "mode", "prio", "matcher", "on", "failure", "declared", "at"]
+    assert lines[0].split() == ["event", "hook", "type", "mode", "prio", "for", "on", "failure", "declared", "at"]
     order = [line.split()[1] for line in lines[1:]]
     assert order.index("mask") < order.index("block_delete")
     assert "my_cli_hooks.py:4" in done.out
     rows = json.loads(agentctl("hooks", "list", "--import", "my_cli_hooks:own", "--event", "before_tool", "--json").out)
     assert [row["name"] for row in rows] == ["mask", "block_delete", "ask", "cmd"]
     assert (rows[0]["sequential"], rows[0]["priority"], rows[3]["type"]) == (True, 10, "command")
+
+
+def test_list_tells_whom_a_hook_is_for(place: Path, agentctl: Agentctl) -> None:
+    said = agentctl("hooks", "list", "--import", "my_cli_hooks:narrow", "--event", "before_tool").out
+
+    assert "write_*; agents clerk, cook; servers wiki; when of_ann" in said
 
 
 def test_a_yaml_file_is_listed_too(place: Path, agentctl: Agentctl) -> None:
@@ -182,7 +196,7 @@ def test_run_fires_one_hook_alone_whatever_its_matcher(place: Path, agentctl: Ag
         (["list"], 2, "Say which hooks: --config FILE, or --import MODULE."),
         (["list", "--import", "no_such_module"], 1, "The module 'no_such_module' cannot be found from"),
         (["list", "--import", "my_broken"], 1, "Importing my_broken raised ZeroDivisionError"),
-        (["list", "--import", "my_cli_hooks:not_one"], 1, "my_cli_hooks:not_one is no HookRegistry."),
+        (["list", "--import", "my_cli_hooks:not_one"], 1, "my_cli_hooks:not_one is no HookRegistry; give"),
         (["list", "--config", "gone.yaml"], 1, "gone.yaml"),
         (["list", "--import", "my_cli_hooks", "--event", "befor_tool"], 2, "Did you mean 'before_tool'?"),
         (["test", "befor_tool", "--import", "my_cli_hooks"], 2, "Did you mean 'before_tool'?"),
@@ -195,6 +209,7 @@ def test_run_fires_one_hook_alone_whatever_its_matcher(place: Path, agentctl: Ag
             "is a payload of after_tool",
         ),
         (["test", "before_tool", "--import", "my_cli_hooks", "--set", "x"], 2, "is not FIELD=VALUE"),
+        (["test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_nme=x"], 2, "did you mean 'tool_name'?"),
         (["test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_name.x=1"], 2, "tool_name is no object"),
         (
             ["test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_name=5"],

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.cli.plaintext import plain
+from agent_engine.hooks.definition import callable_name
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 from agent_engine.hooks.folding import copy_of
 from agent_engine.hooks.jsonform import JsonFormError, payload_json
@@ -61,11 +62,16 @@ class Trial:
     duration_ms: float = 0.0
 
 
-def example_fields(event: HookEvent) -> dict[str, Any]:
-    """Fields of an example payload of ``event``."""
+def field_names(event: HookEvent) -> set[str]:
+    """The fields of the payload of ``event``."""
     from agent_engine.hooks.payloads import payload_type
 
-    known = {str(one.name) for one in dataclasses.fields(payload_type(event))}
+    return {str(one.name) for one in dataclasses.fields(payload_type(event))}
+
+
+def example_fields(event: HookEvent) -> dict[str, Any]:
+    """Fields of an example payload of ``event``."""
+    known = field_names(event)
     return {name: json.loads(json.dumps(value)) for name, value in _EXAMPLES.items() if name in known}
 
 
@@ -111,6 +117,7 @@ def hook_row(hook: HookDefinition) -> dict[str, Any]:
         "timeout": hook.timeout,
         "agents": list(hook.agents or ()),
         "servers": list(hook.servers or ()),
+        "when": None if hook.when is None else callable_name(hook.when),
         "observe": hook.observe,
         "shadow": hook.shadow,
         "description": hook.description,
@@ -147,17 +154,26 @@ def trial_row(trial: Trial) -> dict[str, Any]:
 
 def show_hooks(hooks: Iterable[HookDefinition]) -> None:
     """A table of hooks, in the order they run."""
-    table = _table("event", "hook", "type", "mode", "prio", "matcher", "on failure", "declared at")
+    table = _table("event", "hook", "type", "mode", "prio", "for", "on failure", "declared at")
     for hook in hooks:
         marks = [word for word, on in (("observe", hook.observe), ("shadow", hook.shadow)) if on]
         mode = "in order" if hook.runs_sequentially else "parallel"
         table.add_row(
             *_cells(
                 str(hook.event), hook.name, hook.kind, ", ".join([mode, *marks]), str(hook.priority),
-                hook.matcher or "", hook.failure_policy, hook.source,
+                _meant_for(hook), hook.failure_policy, hook.source,
             )
         )  # fmt: skip
     _print(table)
+
+
+def _meant_for(hook: HookDefinition) -> str:
+    """Which targets, agents, servers and runs a hook is for; "" where it is for all."""
+    parts = [hook.matcher or ""]
+    parts += [f"agents {', '.join(hook.agents)}"] if hook.agents is not None else []
+    parts += [f"servers {', '.join(hook.servers)}"] if hook.servers is not None else []
+    parts += [f"when {callable_name(hook.when)}"] if hook.when is not None else []
+    return "; ".join(part for part in parts if part)
 
 
 def show_trial(trial: Trial) -> None:

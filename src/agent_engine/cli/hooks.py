@@ -170,7 +170,7 @@ def _imported(name: str) -> Any:
         return None
     registry = getattr(module, attribute, None)
     if not isinstance(registry, HookRegistry):
-        _stop(f"{name} is no HookRegistry.", PROBLEM)
+        _stop(f"{name} is no HookRegistry; give the module alone, or the name of a registry in it.", PROBLEM)
     return registry
 
 
@@ -195,13 +195,18 @@ def _find(scope: HookScope, name: str, event: HookEvent | None) -> HookDefinitio
 
 def _payload(event: HookEvent, file: str | None, fields: list[str] | None) -> Any:
     """The payload of a trial: from a file, else made up; then what --set says."""
-    from agent_engine.cli.hook_trial import example_fields
+    from agent_engine.cli.hook_trial import example_fields, field_names
     from agent_engine.hooks.runner import build_payload
+    from agent_engine.plugins.problems import did_you_mean
 
     if event == "on_run_error":
         return RuntimeError("an error to try hooks on")
     data = example_fields(event) if file is None else _read(event, file)
+    known = field_names(event)
     for one in fields or []:
+        name = one.partition("=")[0].partition(".")[0]
+        if "=" in one and name and name not in known:
+            _stop(f"--set {name}: the payload of {event} has no such field{did_you_mean(name, known)}", USAGE)
         _set(data, one)
     try:
         return build_payload(event, data)

@@ -36,7 +36,12 @@ def list_hooks(workspace: Workspace = None, as_json: AsJson = False) -> None:
     if not manager.enabled:
         typer.echo("All hooks are switched off ('enabled': false).", err=True)
     if not found:
-        typer.echo(f"No hooks: {manager.config_path} has none. `agentctl memory-hooks init` makes a file.", err=True)
+        if manager.config_path.is_file():
+            typer.echo(f"No hooks: {manager.config_path} has none.", err=True)
+        else:
+            typer.echo(
+                f"No hooks: there is no {manager.config_path}. `agentctl memory-hooks init` makes one.", err=True
+            )
     for event, hooks in found.items():
         typer.echo(event)
         for hook in hooks:
