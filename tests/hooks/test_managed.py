@@ -127,6 +127,14 @@ def test_asking_for_the_wrong_payload_names_both_types() -> None:
         event.payload_as(McpRequestContext)
 
 
+def test_a_field_of_the_payload_that_is_asked_of_the_invocation_is_pointed_to() -> None:
+    event = HookInvocation(hook_point="before_tool_call", payload=ToolRequestContext())
+    with pytest.raises(AttributeError, match=r"write event\.payload\.tool_name$"):
+        _ = event.tool_name  # type: ignore[attr-defined]  # what the test is about
+    with pytest.raises(AttributeError, match=r"has no 'tool_nam'; its payload, run_context and hook_point say all"):
+        _ = event.tool_nam  # type: ignore[attr-defined]  # what the test is about
+
+
 def test_outside_a_run_there_is_no_run_context() -> None:
     assert current_run_context() is None
 

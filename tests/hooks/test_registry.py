@@ -114,6 +114,14 @@ def test_a_temporary_hook_leaves_with_its_block_whatever_happens(registry: HookR
     assert len(registry) == 0
 
 
+def test_a_decorator_without_an_event_or_for_none_that_is_there_is_told_at_once(registry: HookRegistry) -> None:
+    for register in (add_hook, registry.on):
+        with pytest.raises(TypeError, match="Name the event that the function is for"):
+            register(_allow)  # type: ignore[arg-type]  # what the test is about
+        with pytest.raises(ValueError, match=r"Did you mean 'before_tool'\?"):
+            register("before_tol")
+
+
 def test_the_decorator_returns_the_function_and_its_id_is_found(registry: HookRegistry) -> None:
     assert registry.on("before_tool", matcher="x")(_allow) is _allow
     hook_id = registry.hook_id_of(_allow)

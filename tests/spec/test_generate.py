@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import difflib
 import textwrap
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from agent_engine.hooks.events import CATALOGUE
 from agent_engine.hooks.managed import HookInvocation, McpRequestContext
 from agent_engine.plugins.loader import PluginSpace
 from agent_engine.plugins.manifest import read_manifest
@@ -16,6 +18,8 @@ from agent_engine.spec.check import check_project
 from agent_engine.spec.generate import generate
 from agent_engine.spec.markers import PROMPT_MARKER, STUB_MARKER
 from agent_engine.spec.problems import SpecError
+from agent_engine.spec.stubs import hook_method
+from agent_engine.testing import invocation
 
 YAML = """
 system: {name: demo}
@@ -118,6 +122,18 @@ def test_generated_code_can_be_imported(project: Path) -> None:
                 space.load(ref)(*args).send(None)
     finally:
         space.close()
+
+
+def test_the_stub_of_every_event_names_what_it_gets_and_what_it_may_answer() -> None:
+    assert "event: HookInvocation) -> HookResult | None:" in hook_method("before_tool", "gate").source
+    assert "event.payload_as(BeforeToolInput)" in hook_method("before_tool", "gate").source
+    for event in CATALOGUE:
+        stub = hook_method(event.value, "gate", function=True)
+        names = {name: getattr(import_module(home), name) for home, name in stub.imports}
+        with pytest.raises(NotImplementedError):
+            scope = {**names, "__builtins__": __builtins__}
+            exec(stub.source, scope)
+            scope["gate"](invocation(event)).send(None)
 
 
 HAND_WRITTEN = '''\

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from agent_engine.hooks.payloads import private_copy
 
@@ -389,6 +389,13 @@ class HookInvocation(Context):
             return self.payload
         point, found = self.hook_point or "this point", type(self.payload).__name__
         raise TypeError(f"The payload at {point} is a {found}, not a {kind.__name__}")
+
+    if not TYPE_CHECKING:  # a type checker knows the fields
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self._fields() or name.startswith("_") or not hasattr(self.payload, name):
+                raise AttributeError(f"HookInvocation has no {name!r}; its payload, run_context and hook_point say all")
+            raise AttributeError(f"HookInvocation has no {name!r}; its payload has: write event.payload.{name}")
 
     def _shown(self, name: str) -> Any:
         if name == "payload":

@@ -227,6 +227,11 @@ class HookRegistry:
         **keywords: Any,
     ) -> Callable[[_F], _F]:
         """A decorator that registers the function and returns it unchanged; ``hook_id_of`` finds its id."""
+        if callable(event):
+            raise TypeError(
+                "Name the event that the function is for: add_hook('before_tool'), registry.on('before_tool')"
+            )
+        event = event_of(event)  # told here, and not first where a function is decorated
 
         def register(func: _F) -> _F:
             self.register_function(

@@ -42,8 +42,10 @@ def class_name(plugin: str) -> str:
 
 def hook_method(event: str, method: str, *, function: bool = False) -> Stub:
     """A managed hook: one HookInvocation in, the context out where the point may change it."""
-    payload, result = _CONTEXTS.get(event, (None, None))
     first = "" if function else "self, "
+    if event not in _CONTEXTS:
+        return _hook_of_an_event(event, method, first)
+    payload, result = _CONTEXTS[event]
     names = ["HookInvocation", *sorted({name for name in (payload, result) if name})]
     lines = [f"async def {method}({first}event: HookInvocation) -> {result or 'None'}:", f'    """Runs at {event}."""']
     if payload is not None:
@@ -52,6 +54,22 @@ def hook_method(event: str, method: str, *, function: bool = False) -> Stub:
         lines.append("    error = event.payload  # the exception; record its type rather than its text")
     lines.append(f"    {_RAISE}")
     return Stub(method, "\n".join(lines) + "\n", tuple((HOOKS_MODULE, name) for name in names))
+
+
+def _hook_of_an_event(event: str, method: str, first: str) -> Stub:
+    """A hook of an event that is no managed point: what it gets, and what it may answer."""
+    from agent_engine.hooks.events import event_of
+    from agent_engine.hooks.payloads import payload_type
+
+    payload = payload_type(event_of(event)).__name__
+    source = (
+        f"async def {method}({first}event: HookInvocation) -> HookResult | None:\n"
+        f'    """Runs at {event}."""\n'
+        f"    payload = event.payload_as({payload})\n"
+        f"    {_RAISE}\n"
+    )
+    home = "agent_engine.hooks"
+    return Stub(method, source, ((home, payload), (home, "HookResult"), (HOOKS_MODULE, "HookInvocation")))
 
 
 def _local(event: str) -> str:
