@@ -155,6 +155,14 @@ def test_a_body_of_another_shape_is_refused_by_name(tmp_path: Path, request_: di
     assert answer.json()["error"]["code"] == "invalid_request"
 
 
+def test_a_body_that_is_no_json_object_is_told_what_it_must_be(tmp_path: Path) -> None:
+    with served(tmp_path, []) as server, client(server) as http:
+        form = http.post("/invoke", data={"message": "x"}).json()["error"]["message"]
+        broken = http.post("/invoke", content=b"{message}", headers={"content-type": "application/json"})
+    assert form == "The body must be a JSON object, sent with the header Content-Type: application/json."
+    assert broken.json()["error"]["message"] == "The body is not valid JSON; see character 1."
+
+
 def test_a_body_over_the_limit_is_refused_also_when_it_comes_in_pieces(tmp_path: Path) -> None:
     with served(tmp_path, [], settings=ServerSettings(port=0, max_body=1000)) as server, client(server) as http:
         assert http.post("/invoke", json={"message": "x" * 2000}).status_code == 413

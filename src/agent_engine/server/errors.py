@@ -142,6 +142,10 @@ def _what_is_invalid(error: RequestValidationError) -> str:
     """Where the request is wrong and how, without what it held."""
     found = []
     for one in error.errors()[:5]:
+        if one["type"] == "json_invalid":
+            return f"The body is not valid JSON; see character {one['loc'][-1]}."
+        if tuple(one["loc"]) == ("body",):
+            return "The body must be a JSON object, sent with the header Content-Type: application/json."
         where = ".".join(str(part) for part in one["loc"] if part != "body") or "body"
         found.append(f"{where}: {one['msg']}")
     return "; ".join(found)[:500]
