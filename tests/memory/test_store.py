@@ -232,6 +232,12 @@ async def test_a_message_that_json_cannot_hold_stores_nothing_of_its_turn(
         assert await store.load(ADA) == []
 
 
+def test_the_stores_are_had_from_the_package() -> None:
+    from agent_engine import memory
+
+    assert (memory.SqliteStore, memory.MemoryStore) == (SqliteStore, MemoryStore)
+
+
 def test_a_waiting_run_expires_after_a_day() -> None:
     assert not waiting_expired({"saved_at": 1000.0}, now=1000.0 + WAITING_SECONDS - 1)
     assert waiting_expired({"saved_at": 1000.0}, now=1000.0 + WAITING_SECONDS)

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent_engine.memory.hooks_manager import HooksManager as HooksManager
     from agent_engine.memory.hooks_manager import create_hooks_manager as create_hooks_manager
+    from agent_engine.memory.sqlite import SqliteStore as SqliteStore
+    from agent_engine.memory.store import ConversationStore as ConversationStore
+    from agent_engine.memory.store import MemoryStore as MemoryStore
 
 _HOMES = {
     "HooksManager": "agent_engine.memory.hooks_manager",
     "create_hooks_manager": "agent_engine.memory.hooks_manager",
+    "ConversationStore": "agent_engine.memory.store",
+    "MemoryStore": "agent_engine.memory.store",
+    "SqliteStore": "agent_engine.memory.sqlite",
 }
 
 __all__ = sorted(_HOMES)
