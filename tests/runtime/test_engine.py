@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.runtime.engine_kit import call, engine, project
 
+from agent_engine.agent import Agent
 from agent_engine.hooks.definition import FunctionHook
 from agent_engine.hooks.errors import HookExecutionError, HookLoadError, LimitReached, RunBlocked
 from agent_engine.hooks.events import HookEvent
@@ -60,6 +61,11 @@ async def test_before_the_build_and_after_the_close_the_error_says_so(tmp_path: 
         await built.run("hello")
     never, _ = engine(tmp_path / "agents.yaml", [])
     await never.close()
+
+
+def test_an_engine_of_something_else_says_what_it_takes() -> None:
+    with pytest.raises(TypeError, match=r"takes the path of a file, or a System, not Agent; an Agent runs by itself"):
+        Engine(Agent())  # type: ignore[arg-type]  # what the test is about
 
 
 async def test_a_wrong_file_raises_every_problem(tmp_path: Path) -> None:

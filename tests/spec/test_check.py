@@ -142,6 +142,12 @@ def test_a_program_that_is_not_there_is_a_warning(tmp_path: Path, entry: str, wo
     assert all(one.severity == "warning" for one in found)
 
 
+def test_a_manifest_that_cannot_be_read_is_the_only_problem(tmp_path: Path) -> None:
+    for open_end in ("x = [", "x = [\n"):
+        (one,) = problems(tmp_path, {"plugins/plugins.toml": FILES["plugins/plugins.toml"] + open_end})
+        assert one.endswith("not valid TOML: Unexpected end of file")
+
+
 def test_a_file_that_may_not_be_read_is_a_problem_beside_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         data = parse(text).unwrap()
     except ParseError as exc:
         what = str(exc).partition(" at line ")[0]
+        if "'\\x00'" in what:  # the parser's word for the end
+            what = "Unexpected end of file"
         manifest.problems.append(Problem(str(path), exc.line, exc.col + 1, "", f"not valid TOML: {what}"))
         return manifest
     except (TOMLKitError, ValueError, RecursionError) as exc:

@@ -87,6 +87,12 @@ def examine_text(
 
 def loaded_from(system: System, folder: str | Path = ".", *, environ: Mapping[str, str] | None = None) -> Loaded:
     """A System that was made in Python, checked like a file beside which its prompts and plugins lie."""
+    from agent_engine.spec.system import System
+
+    if not isinstance(system, System):
+        raise TypeError(
+            f"an Engine takes the path of a file, or a System, not {type(system).__name__}; an Agent runs by itself"
+        )
     data = system.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     path = Path(folder) / "agents.yaml"
     loaded, problems = examine_document(Document(str(path), data, Positions(None), []), path, environ=environ)

@@ -122,6 +122,8 @@ def _url(check: Check, entry: dict[str, Any], path: DocPath) -> None:
 def _plugins(check: Check) -> None:
     manifest = read_manifest(check.folder)
     check.problems.extend(manifest.problems)
+    if manifest.problems and not (manifest.hooks or manifest.tools or manifest.resolvers):
+        return  # nothing of it could be read, so nothing is known to be missing from it
     missing: set[str] = set()
     for event, index, entry in check.hook_entries():
         plugin = entry.get("plugin")
