@@ -231,7 +231,7 @@ def test_a_function_hook_without_a_function_may_be_registered(registry: HookRegi
         ({"observe": 1}, "observe is True or False"),
         ({"hold_back": 4}, "hold_back is for on_llm_delta only"),
         ({"when": "always"}, "when is a plain function of the RunContext"),
-        ({"agents": 3}, "a list of names is expected"),
+        ({"agents": 3}, "Hook '.*' on before_tool: agents is a list of names, not int"),
     ],
 )
 def test_a_keyword_that_makes_no_sense_is_refused_by_name(
@@ -347,6 +347,22 @@ def test_a_hook_that_replaced_a_temporary_one_stays(registry: HookRegistry) -> N
 
 def _named(name: str) -> FunctionHook:
     return FunctionHook(id="gate", event=HookEvent.BEFORE_TOOL, func=_allow, name=name)
+
+
+def test_what_a_command_or_an_endpoint_is_given_is_checked_by_name(registry: HookRegistry) -> None:
+    hook_id = registry.register_command("before_tool", "true", pass_env="MAIL")  # one name, not four letters
+    (hook,) = registry.get_hooks("before_tool")
+    assert isinstance(hook, CommandHook)
+    assert (hook.id, hook.pass_env) == (hook_id, ("MAIL",))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"pass_env": 5}, "pass_env is a list of names, not int"),
+        ({"env": ["A=1"]}, "env maps names to values, it is no list"),
+    ]
+    for keywords, says in wrong:
+        with pytest.raises(HookRegistrationError, match=f"Hook 'true' on before_tool: {says}"):
+            registry.register_command("before_tool", "true", **keywords)
+    with pytest.raises(HookRegistrationError, match="Hook 'example.com' on before_tool: header_env maps"):
+        registry.register_webhook("before_tool", "https://example.com", header_env="TOKEN")  # type: ignore[arg-type]
 
 
 def test_one_hook_may_be_there_for_a_while_twice(registry: HookRegistry) -> None:

@@ -404,6 +404,21 @@ def test_a_guardrail_gives_its_reason(tmp_path: Path) -> None:
     assert hooks.execute("pre_run_command", {}).reason == "not today"
 
 
+def test_a_no_from_a_task_group_is_one_and_a_forgotten_await_is_no_yes(tmp_path: Path) -> None:
+    async def guard(context: dict[str, Any]) -> None:
+        raise ExceptionGroup("tasks", [GuardrailBlocked("not today")])
+
+    async def forgot(context: dict[str, Any]) -> Any:
+        return asyncio.get_running_loop().create_future()
+
+    for function, says in ((guard, "not today"), (forgot, "still have to be awaited")):
+        hooks = HooksManager(tmp_path)
+        hooks.register("pre_run_command", function, block_on_failure=True)
+        result = hooks.execute("pre_run_command", {})
+        assert result.blocked
+        assert says in (result.reason or "")
+
+
 def test_an_edit_deep_in_the_context_reaches_nobody(tmp_path: Path) -> None:
     seen: list[Any] = []
 

@@ -61,8 +61,8 @@ class HookDefinition:
         self.seq = self.seq or next(_numbers)
         self.name = self.name or self._own_name()
         self.id = self.id or f"{self.event.value}:{self.name}:{self.seq}"
-        self.agents = _names(self.agents)
-        self.servers = _names(self.servers)
+        self.agents = self._names("agents")
+        self.servers = self._names("servers")
         self._check()
 
     def matches(self, target: Target) -> bool:
@@ -79,6 +79,22 @@ class HookDefinition:
 
     def _refuse(self, problem: str) -> HookRegistrationError:
         return HookRegistrationError(f"Hook '{self.name}' on {self.event}: {problem}")
+
+    def _names(self, field_name: str) -> tuple[str, ...] | None:
+        value = getattr(self, field_name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return (value,)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return tuple(str(name) for name in value)
+        raise self._refuse(f"{field_name} is a list of names, not {type(value).__name__}")
+
+    def _mapping(self, field_name: str) -> dict[str, str]:
+        value = getattr(self, field_name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self._refuse(f"{field_name} maps names to values, it is no {type(value).__name__}")
+        return dict(value or {})
 
     def _check(self) -> None:
         spec = CATALOGUE[event_of(self.event)]
@@ -202,8 +218,8 @@ class CommandHook(HookDefinition):
             raise self._refuse("command is one line of text")
         if self.inline:
             raise self._refuse("inline=True is for a short sync function, not for a process")
-        self.env = {str(name): str(value) for name, value in dict(self.env or {}).items()}
-        self.pass_env = _names(self.pass_env) or ()
+        self.env = {str(name): str(value) for name, value in self._mapping("env").items()}
+        self.pass_env = self._names("pass_env") or ()
         from agent_engine.hooks.command import check_command
 
         _passes(self, check_command)
@@ -233,7 +249,7 @@ class WebhookHook(HookDefinition):
 
     def _check(self) -> None:
         HookDefinition._check(self)
-        self.header_env = dict(self.header_env or {})
+        self.header_env = self._mapping("header_env")
         from agent_engine.hooks.webhook import check_webhook
 
         _passes(self, check_webhook)
@@ -246,16 +262,6 @@ def _passes(hook: HookDefinition, check: Callable[[Any], None]) -> None:
         raise
     except ValueError as problem:
         raise hook._refuse(str(problem)) from None
-
-
-def _names(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return tuple(str(name) for name in value)
-    raise HookRegistrationError(f"a list of names is expected, not {type(value).__name__}")
 
 
 def _is_number(value: object) -> bool:

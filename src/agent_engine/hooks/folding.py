@@ -79,7 +79,14 @@ def _nothing(_: Any) -> None:
 
 
 class Folding:
-    """What one event allows to be changed in one type of payload."""
+    """What one event allows to be changed in one type of payload.
+
+    Attributes:
+        changes: the names of the changeable fields, sorted.
+        flat: none of them holds a container, so that reading them is a snapshot.
+        read: the changeable fields of a payload as they are: one value, or a tuple of several.
+        keep: the same, safe from edits in place.
+    """
 
     __slots__ = ("_guarded", "_kinds", "_lends", "_spec", "changes", "flat", "keep", "read")
 

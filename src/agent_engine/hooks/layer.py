@@ -34,6 +34,11 @@ class Layer:
 
 
 def layer_of(function: Callable[..., Any]) -> Layer:
+    """The layer that a decorated function is.
+
+    Raises:
+        TypeError: it has none of the six decorators, or cannot be called as its kind is.
+    """
     kind, observe = getattr(function, MARK, (None, False))
     name = callable_name(function) if callable(function) else repr(function)[:80]
     if kind not in KINDS:
@@ -51,4 +56,5 @@ def copy_of(item: Item) -> Item:
 
 
 def log_failure(layer: Layer, problem: BaseException) -> None:
+    """Say that an observer broke; its type only, for the text may quote a person."""
     logger.warning("Observing %s middleware %s failed: %s", layer.kind, layer.name, type(problem).__name__)

@@ -86,7 +86,11 @@ class Group:
 
 
 class Plan:
-    """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread."""
+    """What happens at one event for one target. Immutable; shared by any number of dispatches on any thread.
+
+    ``_way`` is the quick way through it, "" where it has none; ``_own`` is the type of payload that may take it, None
+    where none may.
+    """
 
     __slots__ = (
         "_folding",

@@ -128,9 +128,9 @@ class HookRegistry:
                 )
             if self._events.get(hook.id, event) is not event:
                 self._drop(hook.id)
-            # One assignment: a reader sees the hook that is replaced or the one that replaces it, never neither.
             if self._platform:
                 hook = copy.copy(hook)  # whoever holds the one that was given cannot change it any more
+            # One assignment: a reader sees the hook that is replaced or the one that replaces it, never neither.
             others = (old for old in self._hooks.get(event, _NONE) if old.id != hook.id)
             self._hooks[event] = tuple(sorted((*others, hook), key=order))
             self._events[hook.id] = event
@@ -197,7 +197,7 @@ class HookRegistry:
                 shell=shell,
                 priority=priority,
                 args=args if args is None else (args if isinstance(args, str) else tuple(args)),  # type: ignore[arg-type]  # checked there
-                pass_env=tuple(pass_env),
+                pass_env=pass_env,  # type: ignore[arg-type]  # likewise
                 **keywords,
             )
         )

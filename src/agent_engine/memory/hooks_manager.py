@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from agent_engine.hooks.definition import callable_name, cannot_be_called, is_async_callable
-from agent_engine.hooks.errors import GuardrailBlocked
+from agent_engine.hooks.errors import guardrail_in
 from agent_engine.hooks.jsonform import JsonFormError, to_json
 from agent_engine.hooks.limits import TimedOut, within
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.process import Finished, NotStarted, run_process, safe_environment
 from agent_engine.hooks.result import HookResult
+from agent_engine.hooks.together import is_awaitable
 from agent_engine.hooks.workers import Overran, run_in_worker
 from agent_engine.memory.hooks_config import (
     CONFIG_PATH,
@@ -282,10 +283,13 @@ async def _call(
     said, problem = await within(_ask(function, context, limit), limit)
     if isinstance(problem, TimedOut | Overran):
         return f"Hook '{report.name}' timed out after {limit}s"
-    if isinstance(problem, GuardrailBlocked) and problem.reason:
-        return str(problem.reason)
+    refusal = None if problem is None else guardrail_in(problem)
+    if refusal is not None and refusal.reason:
+        return str(refusal.reason)
     if problem is not None:
         return f"Hook '{report.name}' raised: {type(problem).__name__}"
+    if is_awaitable(said):
+        return f"Hook '{report.name}' gave something that would still have to be awaited"
     if isinstance(said, Mapping) and "decision" in said:
         said = HookResult(said["decision"], said.get("reason"))
     if isinstance(said, HookResult):
