@@ -24,6 +24,7 @@ __all__ = [
     "Recorder",
     "arun_hook",
     "assert_allowed",
+    "assert_asked",
     "assert_denied",
     "assert_modified",
     "fresh_default_registry",
@@ -137,11 +138,20 @@ def assert_denied(outcome: Any, reason: str | None = None) -> str:
 
     ``reason`` is text that the reason must hold.
     """
-    refusals = [(decision, said) for decision, said, _ in _decisions(outcome) if decision in ("deny", "block")]
-    assert refusals, f"expected a deny, got {_told(outcome)}"
-    said = next((said for _, said in refusals if said), "")
-    assert reason is None or any(reason in (one or "") for _, one in refusals), (
-        f"expected a deny with {reason!r} in its reason, got {said!r}"
+    return _assert_decided("a deny", ("deny", "block"), outcome, reason)
+
+
+def assert_asked(outcome: Any, reason: str | None = None) -> str:
+    """Fail unless ``outcome`` leaves the step to a person; gives the reason, which must hold ``reason``."""
+    return _assert_decided("an ask", ("ask",), outcome, reason)
+
+
+def _assert_decided(what: str, decisions: tuple[str, ...], outcome: Any, reason: str | None) -> str:
+    reasons = [said or "" for decision, said, _ in _decisions(outcome) if decision in decisions]
+    assert reasons, f"expected {what}, got {_told(outcome)}"
+    said = next((one for one in reasons if one), "")
+    assert reason is None or any(reason in one for one in reasons), (
+        f"expected {what} with {reason!r} in its reason, got {said!r}"
     )
     return said
 
@@ -158,7 +168,10 @@ def assert_modified(outcome: Any, **changes: Any) -> None:
     found: dict[str, Any] = {}
     for _, _, changed in _decisions(outcome):
         found.update(changed)
-    assert found, f"expected a change, got {_told(outcome)}"
+    assert found, (
+        f"expected a change, got {_told(outcome)}; what a parallel hook changes is discarded: register it with"
+        " sequential=True (of a function: register_sequential=True)"
+    )
     for name, value in changes.items():
         assert name in found, f"expected {name!r} to be changed; what was changed or is there: {sorted(found)}"
         assert found[name] == value, f"expected {name} to be {value!r}, got {found[name]!r}"
