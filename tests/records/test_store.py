@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import stat
 from pathlib import Path
@@ -17,6 +18,7 @@ from agent_engine.records.jsonlsink import JsonlSink
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings, file_address
 from agent_engine.records.views import RecordFilter, RunFilter
+from agent_engine.records.writer import StoreJournal
 
 
 async def test_a_record_holds_everything_but_the_payload(any_address: str) -> None:
@@ -349,3 +351,72 @@ async def test_a_store_that_is_damaged_while_it_is_read_is_one_sentence(address:
         engine.dispose()
         with pytest.raises(RecordsError, match=r"^The store .* cannot be read now .*is it there, whole and free\?$"):
             reader.marks()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "jsonl"])
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_store_that_is_removed_or_replaced_while_it_is_written_is_begun_anew(
+    tmp_path: Path, scheme: str, replaced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "logs" / "r"
+    address = file_address(scheme, path)
+    journal = open_journal(address, settings=RecordSettings(batch_s=0.001))
+    assert isinstance(journal, StoreJournal)
+    await journal.start()
+    for entry in run("before"):
+        journal.write(entry)
+    await journal.flush()
+    path.parent.rename(tmp_path / "rotated")
+    if replaced:
+        await record(address, run("other"))
+    with caplog.at_level(logging.WARNING):
+        for entry in run("after"):
+            journal.write(entry)
+        await journal.stop()
+    assert "was removed or replaced while it was open" in caplog.text
+    with RecordReader.open(address) as reader:
+        assert {row.run_id for row in reader.runs()} == {"after", *(["other"] if replaced else [])}
+    with RecordReader.open(file_address(scheme, tmp_path / "rotated" / "r")) as reader:
+        assert [row.run_id for row in reader.runs()] == ["before"]
+    assert not (await record(address, [])).recovery.crashed
+
+
+async def test_a_reader_follows_the_file_that_stands_there_now(tmp_path: Path) -> None:
+    old, new = f"sqlite:{tmp_path / 'r.db'}", f"sqlite:{tmp_path / 'new.db'}"
+    await record(old, run("old"))
+    await record(new, run("new"))
+    with RecordReader.open(old) as reader:
+        assert [row.run_id for row in reader.runs()] == ["old"]
+        for end in ("", "-wal", "-shm"):
+            Path(f"{tmp_path / 'r.db'}{end}").unlink(missing_ok=True)
+        with pytest.raises(RecordsError, match="is not there any more"):
+            reader.runs()
+        assert not (tmp_path / "r.db").exists()
+        (tmp_path / "new.db").rename(tmp_path / "r.db")
+        assert [row.run_id for row in reader.runs()] == ["new"]
+
+
+async def test_a_store_in_a_folder_that_cannot_be_written_is_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "100%? #1" / "r.db"
+    address = file_address("sqlite", path)
+    await record(address, run("r1"))
+    monkeypatch.setattr("agent_engine.records.connect.os.access", lambda *_: False)
+    with RecordReader.open(address) as reader:
+        assert [row.run_id for row in reader.runs()] == ["r1"]
+        assert [file.name for file in path.parent.iterdir()] == ["r.db"]
+
+
+@pytest.mark.parametrize("text", [b"my notes, without an end of line", b"two\nlines\n", b'{"seq":1}\n', b'{"a": 1}'])
+async def test_a_file_that_is_no_log_is_left_as_it_is(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text)
+    with pytest.raises(RecordsError, match="no log of records|no entry of a log"):
+        await record(f"jsonl:{path}", run("r1"))
+    assert path.read_bytes() == text
+
+
+async def test_a_device_is_no_store() -> None:
+    with pytest.raises(RecordsError, match="no regular file"):
+        await record("jsonl:/dev/full", run("r1"))

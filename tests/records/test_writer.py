@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from psycopg import errors
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
 from agent_engine.records.facts import Fact, as_dict
@@ -19,7 +21,7 @@ from agent_engine.records.journal import Journals, MemoryJournal, RunOpened, new
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings
 from agent_engine.records.sink import Recovery
-from agent_engine.records.writer import StoreJournal
+from agent_engine.records.writer import StoreJournal, _is_about_data
 
 ROOT = Path(__file__).parents[2]
 
@@ -377,6 +379,23 @@ def test_a_forked_process_leaves_its_parents_log_alone_and_says_so(any_address: 
         with RecordReader.open(address) as reader:
             found |= {row.run_id for row in reader.runs()}
     assert found == {"before", "parent", "own"}
+
+
+@pytest.mark.parametrize(
+    ("error", "about_data"),
+    [
+        (errors.UndefinedTable("x"), False),
+        (errors.InsufficientPrivilege("x"), False),
+        (errors.DataError("x"), True),
+        (errors.NumericValueOutOfRange("x"), True),
+        (errors.UniqueViolation("x"), True),
+        (errors.AdminShutdown("x"), False),
+        (sqlite3.OperationalError("database or disk is full"), False),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"), True),
+    ],
+)
+def test_only_what_is_about_the_data_makes_an_entry_be_left_out(error: Exception, about_data: bool) -> None:
+    assert _is_about_data(error) is about_data
 
 
 async def test_digests_can_be_turned_off(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
@@ -83,11 +84,22 @@ def _sqlite(file: Path | None, *, create: bool) -> Engine:
             raise RecordsError(f"There are no records at {file}; name a store with --store, or run something first.")
         if create:
             _make(file)
-        url = URL.create("sqlite", database=str(file))
+        readable_only = not create and not os.access(file.parent, os.W_OK)
+        url = _read_only(file) if readable_only else URL.create("sqlite", database=str(file))
         engine = create_engine(url, connect_args={"check_same_thread": False, "timeout": _BUSY_S})
+        if readable_only:
+            return engine
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _read_only(file: Path) -> URL:
+    """A file in a folder that nothing may be written to (an archive, or somebody else's): SQLite must make no files."""
+    wal = Path(f"{file}-wal")
+    still_written = wal.exists() and wal.stat().st_size > 0
+    how = {"mode": "ro"} if still_written else {"immutable": "1"}
+    return URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query={**how, "uri": "true"})
 
 
 def _make(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import Any, BinaryIO
 from agent_engine.records import audit
 from agent_engine.records.facts import FIELDS, HEAD, Fact, as_dict
 from agent_engine.records.settings import RecordsError, RecordSettings
-from agent_engine.records.sink import OpenRun, Recovery
+from agent_engine.records.sink import OpenRun, Recovery, StoreGone, same_file
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows
     fcntl = None  # type: ignore[assignment]  # the lock is left out there
 
+_BEGINNING = b'{"seq":'
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -51,6 +53,10 @@ class JsonlSink:
         except OSError as error:
             raise RecordsError(f"The store {self._path} cannot be opened: {error.strerror}.") from error
         self._file = os.fdopen(descriptor, "ab", buffering=0)
+        self._opened = os.fstat(descriptor)
+        if not stat.S_ISREG(self._opened.st_mode):
+            self._file.close()
+            raise RecordsError(f"The store {self._path} is no regular file; records need one, or use sqlite:.")
         self._lock()
         recovery = self._read_back()
         if recovery.crashed:
@@ -61,6 +67,8 @@ class JsonlSink:
     def write(self, facts: Sequence[Fact]) -> int:
         if self._file is None:
             raise RecordsError(f"The store {self._path} is not open.")
+        if not same_file(self._path, self._opened):
+            raise StoreGone(str(self._path))
         seq, mac, lines = self._seq, self._mac, []
         for fact in facts:
             seq += 1
@@ -80,17 +88,27 @@ class JsonlSink:
         return None
 
     def reopen(self) -> None:
-        return None
+        if self._file is not None and same_file(self._path, self._opened):
+            return
+        self._let_go()
+        self._seq, self._mac, self._size = 0, audit.START, 0
+        self.open()
 
     def close(self) -> None:
         if self._file is not None:
             try:
                 self.write([("stopped", (), time.time())])
             finally:
-                if fcntl is not None:  # closing alone does not: a process that is being started may hold a copy
-                    fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
-                self._file.close()
-                self._file = None
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is None:
+            return
+        if fcntl is not None and not self._file.closed:
+            # Closing alone does not: a process that is being started may hold a copy.
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
+        self._file.close()
+        self._file = None
 
     def _append(self, data: bytes) -> None:
         assert self._file is not None
@@ -120,8 +138,6 @@ class JsonlSink:
 
     def _read_back(self) -> Recovery:
         whole = complete_size(self._path)
-        if whole < self._path.stat().st_size:
-            os.truncate(self._path, whole)
         self._size = whole
         last: dict[str, Any] | None = None
         open_runs: dict[str, OpenRun] = {}
@@ -133,6 +149,7 @@ class JsonlSink:
                 open_runs.pop(line["run_id"], None)
             elif line["entry"] == "recovered":
                 open_runs.clear()
+        self._cut_off(whole)
         if last is None:
             return Recovery()
         self._seq, self._mac = last["seq"], last.get("mac", audit.START)
@@ -145,6 +162,15 @@ class JsonlSink:
         if last["entry"] == "stopped":
             return Recovery(last_seq=self._seq)
         return Recovery(True, self._seq, self._path.stat().st_mtime, tuple(open_runs.values()))
+
+    def _cut_off(self, whole: int) -> None:
+        """Take off a last line that was not finished; but no line of a file that is something else."""
+        with self._path.open("rb") as file:
+            file.seek(whole)
+            begun = file.read(len(_BEGINNING)).strip(b"\0")
+        if not _BEGINNING.startswith(begun):
+            raise RecordsError(f"{self._path} is no log of records; name a file of its own.")
+        os.truncate(self._path, whole)
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ from agent_engine.records.connect import cannot_open, cannot_read, engine_for, s
 from agent_engine.records.facts import clean_text
 from agent_engine.records.migrate import HEAD, revision
 from agent_engine.records.settings import RecordsError, RecordSettings, file_of, shown_start, split_address
+from agent_engine.records.sink import same_file
 from agent_engine.records.views import (
     Covered,
     HookStats,
@@ -53,6 +55,8 @@ class RecordReader:
         self._engine = engine
         self._owns_engine = owns_engine
         self._postgres = engine.dialect.name == "postgresql"
+        self._file: Path | None = None
+        self._opened: os.stat_result | None = None
 
     @classmethod
     def open(cls, address: str) -> Self:
@@ -70,13 +74,20 @@ class RecordReader:
                 f"{shown_start(base)!r} is no store that can be read; name sqlite:, postgresql: or jsonl:."
             )
         reader = cls(engine_for(base, create=False))
+        if not reader._postgres:
+            reader._file = file_of(base)
+            reader._opened = reader._file.stat()
         try:
             with reader._engine.connect() as connection:
                 found = revision(connection)
         except Exception as error:
             raise cannot_open(base, error) from error
         if found != HEAD:
-            where = "nothing has been recorded there yet" if found is None else f"its tables are of revision {found}"
+            where = (
+                "nothing has been recorded there yet"
+                if found is None
+                else f"its tables are of revision {found}, and this version reads {HEAD}"
+            )
             raise RecordsError(f"The store {shown(base)} cannot be read: {where}.")
         return reader
 
@@ -97,11 +108,21 @@ class RecordReader:
         Raises:
             RecordsError: the store is away, busy, damaged or not what it was when it was opened.
         """
+        self._follow()
         try:
             with self._engine.connect() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise cannot_read(self._engine, error) from error
+
+    def _follow(self) -> None:
+        """Where the file was replaced, read the one there is now; where it is gone, do not make an empty one."""
+        if self._file is None or self._opened is None or same_file(self._file, self._opened):
+            return
+        if not self._file.is_file():
+            raise RecordsError(f"The store {self._file} is not there any more.")
+        self._opened = self._file.stat()
+        self._engine.dispose()
 
     def as_stored(self, value: str) -> str:
         """A text as the writer keeps it: what a database does not take (NUL, lone surrogates) is escaped there."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from agent_engine.records.facts import Fact
@@ -39,6 +41,19 @@ class Recovery:
         )
 
 
+class StoreGone(Exception):
+    """The file of a store was removed or replaced while it was open; what is written to it now nobody would find."""
+
+
+def same_file(path: Path, opened: os.stat_result) -> bool:
+    """Whether the file that was opened still stands at its place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+
+
 class Sink(Protocol):
     """A place facts are written to, from one thread."""
 
@@ -52,7 +67,7 @@ class Sink(Protocol):
         """Remove what has outlived its time; called now and then."""
 
     def reopen(self) -> None:
-        """Connect again after a failed write."""
+        """Connect again after a failed write, to a new store where the old one is gone."""
 
     def close(self) -> None:
         """Say that this writer stopped cleanly, and let go."""

@@ -24,8 +24,8 @@ from agent_engine.records.connect import cannot_open, engine_for, is_running, pr
 from agent_engine.records.facts import Fact
 from agent_engine.records.rows import Batch, Row, RowBuilder
 from agent_engine.records.runstate import RunState, StepState, is_ungated
-from agent_engine.records.settings import RecordsError, RecordSettings
-from agent_engine.records.sink import OpenRun, Recovery
+from agent_engine.records.settings import RecordsError, RecordSettings, file_of
+from agent_engine.records.sink import OpenRun, Recovery, StoreGone, same_file
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine, Table
@@ -55,6 +55,7 @@ class SqlSink:
         self._engine = engine or engine_for(address)
         self._owns_engine = engine is None
         self._sqlite = self._engine.dialect.name == "sqlite"
+        self._file = file_of(address) if self._owns_engine and self._sqlite else None
         self._rows = RowBuilder(self._key, settings.ttl)
         self._writer = secrets.randbits(62)
         self._sql = _Statements("?" if self._sqlite else "%s")
@@ -78,6 +79,8 @@ class SqlSink:
 
     def write(self, facts: Sequence[Fact]) -> int:
         """Write all facts in one transaction, or none of them."""
+        if self._file is not None and not same_file(self._file, self._opened):
+            raise StoreGone(str(self._file))
         self._begin()
         try:
             seq, mac, _ = self._run(self._sql.lock).fetchone()
@@ -103,9 +106,15 @@ class SqlSink:
                 return
 
     def reopen(self) -> None:
-        if not self._sqlite:
+        if self._file is None:
             self._disconnect()
             self._connect()
+        elif not same_file(self._file, self._opened):
+            self._disconnect()
+            self._engine.dispose()
+            self._engine = engine_for(self._address)
+            self._rows.forget()
+            self.open()
 
     def close(self) -> None:
         try:
@@ -124,6 +133,8 @@ class SqlSink:
     # -- connection ---------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
+        if self._file is not None:
+            self._opened = self._file.stat()
         self._pool = self._engine.raw_connection()
         self._connection = self._pool.driver_connection
         if self._sqlite:

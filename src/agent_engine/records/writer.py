@@ -24,7 +24,7 @@ from agent_engine.records.journal import Entry
 from agent_engine.records.maker import FactMaker, Taken
 from agent_engine.records.pace import Pace
 from agent_engine.records.settings import RecordsError, RecordSettings
-from agent_engine.records.sink import Recovery, Sink
+from agent_engine.records.sink import Recovery, Sink, StoreGone
 
 logger = logging.getLogger("agent_engine.records")
 
@@ -390,6 +390,8 @@ class StoreJournal:
 
     def _note(self, error: Exception) -> None:
         problem = f"{type(error).__name__} at {self.name}"
+        if isinstance(error, StoreGone):
+            problem = f"{self.name} was removed or replaced while it was open, and is begun anew"
         if problem != self._problem:
             self._problem = problem
             logger.warning("Records wait to be written: %s.", problem)
@@ -475,6 +477,8 @@ def _wake_up(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+_ABOUT_STORE = ("3D", "3F", "42")
+"""PostgreSQL's classes of errors about databases, schemas, and tables and rights to them."""
 _ABOUT_DATA = frozenset((
     "DataError", "IntegrityError", "ProgrammingError", "ProgramLimitExceeded", "UnicodeError", "ValueError",
     "OverflowError",
@@ -482,5 +486,7 @@ _ABOUT_DATA = frozenset((
 
 
 def _is_about_data(error: Exception) -> bool:
-    """Whether a store refused what it was given, rather than being away, busy or full."""
+    """Whether a store refused what it was given, rather than being away, busy, full, closed to us or without tables."""
+    if str(getattr(error, "sqlstate", None) or "")[:2] in _ABOUT_STORE:
+        return False
     return not _ABOUT_DATA.isdisjoint(kind.__name__ for kind in type(error).__mro__)
