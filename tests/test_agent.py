@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agent_engine import Agent, HooksConfig, RunContext, tool
+from agent_engine import Agent, HooksConfig, Limits, RunContext, tool
 from agent_engine.hooks import HookRegistry, HookResult, add_hook, before_tool, remove_hook
-from agent_engine.hooks.errors import HookExecutionError, RunBlocked
-from agent_engine.models.base import ModelResponse
+from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
+from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelConfigError, ModelError
 from agent_engine.models.scripted import ScriptedModel
 
@@ -783,3 +783,111 @@ async def test_what_a_caller_does_to_a_result_is_not_done_to_the_conversation() 
     result.messages[0]["content"] = "another's"
     await agent.arun("again")
     assert [message["content"] for message in model.requests[-1].messages] == ["mine", "one", "again"]
+
+
+def test_agents_whose_tools_call_each_other_do_not_wait_for_each_other() -> None:
+    """Each has its turn and asks the other: the second one to ask gets its answer beside the conversation."""
+    both = threading.Barrier(2)
+
+    def ask_right() -> str:
+        """Ask the agent on the right."""
+        both.wait(20)
+        return str(right.start("from the left"))
+
+    def ask_left() -> str:
+        """Ask the agent on the left."""
+        both.wait(20)
+        return str(left.start("from the right"))
+
+    left = agent(call("ask_right"), "left", "left", tools=[ask_right])
+    right = agent(call("ask_left"), "right", "right", tools=[ask_left])
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda one=one: answers.append(one.start("go")), daemon=True) for one in (left, right)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(answers) == ["left", "right"]
+
+
+@pytest.mark.parametrize("where", ["tool", "hook"])
+def test_an_agent_that_leads_to_itself_comes_to_an_end(where: str) -> None:
+    calls: list[str] = []
+
+    def again(*_: Any) -> Any:
+        calls.append("again")
+        return one.start("again")
+
+    def tool_again() -> str:
+        """Ask this agent again."""
+        return str(again())
+
+    class Always:
+        """Calls the tool, then says what it returned."""
+
+        name = provider = "always"
+
+        async def request(self, messages: Any, *_: Any) -> ModelResponse:
+            last = messages[-1]
+            if where == "hook" or last["role"] == "tool":
+                return ModelResponse(str(last["content"]))
+            return ModelResponse("", [ToolCall("c", "tool_again", {})])
+
+        def stream(self, *_: Any) -> Any:
+            raise NotImplementedError
+
+    hooks = HookRegistry()
+    if where == "hook":
+        hooks.register_function("before_llm", again)
+    one = Agent(model=Always(), tools=[tool_again], hooks=hooks)
+    answer = one.start("go")
+    assert len(calls) == 16
+    assert answer.startswith("Blocked by policy") if where == "hook" else "RecursionError" in answer
+
+
+async def test_runs_one_after_the_other_are_not_inside_one_another() -> None:
+    """A tool may have the next run done later: that is no recursion, however often."""
+    begun: list[asyncio.Task[Any]] = []
+
+    async def next_one() -> str:
+        """Have the next run done."""
+        if len(begun) < 40:
+            begun.append(asyncio.create_task(later()))
+        return "will do"
+
+    async def later() -> str:
+        return str(await one.astart("go on"))
+
+    one = agent(*[call("next_one"), "done"] * 41, tools=[next_one])
+    await one.astart("go")
+    for number in range(40):
+        assert await begun[number] == "done"
+
+
+def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it() -> None:
+    ended = threading.Event()
+
+    class Slow:
+        name = provider = "slow"
+
+        async def request(self, *_: Any) -> ModelResponse:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError("never")
+
+        def stream(self, *_: Any) -> Any:
+            raise NotImplementedError
+
+    inner = Agent(model=Slow())
+
+    def ask() -> str:
+        """Ask the slow one."""
+        return str(inner.start("go"))
+
+    with pytest.raises(LimitReached):
+        agent(call("ask"), "never", tools=[ask], limits=Limits(timeout_s=0.1)).start("go")
+    assert ended.wait(20)

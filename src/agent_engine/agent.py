@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.runtime.agent_parts import AgentParts, Handoff, inside
@@ -155,18 +155,11 @@ class Agent(AgentParts):
         from agent_engine.runtime.run import resume_request
 
         node, host = await self._prepare()
-        around = inside.get()
-        scope = self._scope()
-        if id(self) in around:  # from inside its own run, which has the turn
-            return await self._told(resume_request(node, run_id, decisions, host=host, context=context, scope=scope))
-        async with self._turns():
-            token = inside.set((*around, id(self)))
-            try:
-                return await self._told(
-                    resume_request(node, run_id, decisions, host=host, context=context, scope=scope)
-                )
-            finally:
-                inside.reset(token)
+
+        async def resume(inside_its_own: bool) -> RunResult:
+            return await resume_request(node, run_id, decisions, host=host, context=context, scope=self._scope())
+
+        return await self._told(self._in_turn(resume))
 
     def end_session(self) -> None:
         """End the conversation: session_end fires, what was allowed for it is over; the next call begins a new one."""
@@ -208,11 +201,13 @@ class Agent(AgentParts):
     async def _end(self, reason: str) -> None:
         if self._host is None:
             return
-        if id(self) in inside.get():
+        queue = self._turns()
+        entered = await queue.enter(inside.get())
+        try:
             await self._host.sessions.end_all(reason)
-            return
-        async with self._turns():
-            await self._host.sessions.end_all(reason)
+        finally:
+            if entered:
+                queue.leave()
 
     # One request
 
@@ -242,17 +237,23 @@ class Agent(AgentParts):
         from agent_engine.runtime.run import run_request
 
         node, host = await self._prepare()
-        around = inside.get()
-        if id(self) in around:
-            # Called from inside its own run: a fresh conversation, since the open one waits for this very call.
-            return await run_request(
-                node, prompt, host=host, context=self._identity(context, alone=True), emit=emit, scope=self._scope()
-            )
-        async with self._turns():
-            token = inside.set((*around, id(self)))
-            try:
-                return await run_request(
-                    node, prompt, host=host, context=self._identity(context), emit=emit, scope=self._scope()
-                )
-            finally:
-                inside.reset(token)
+
+        async def run(inside_its_own: bool) -> RunResult:
+            # From inside its own run it is a fresh conversation, since the open one waits for this very call.
+            identity = self._identity(context, alone=inside_its_own)
+            return await run_request(node, prompt, host=host, context=identity, emit=emit, scope=self._scope())
+
+        return await self._in_turn(run)
+
+    async def _in_turn(self, work: Callable[[bool], Awaitable[RunResult]]) -> RunResult:
+        """Await ``work(False)`` when it is this call's turn, or ``work(True)`` at once where that would never be: the
+        agent's own run, or one that it waits for, makes the call."""
+        around, queue = inside.get(), self._turns()
+        if not await queue.enter(around):
+            return await work(True)
+        token = inside.set((*around, queue))
+        try:
+            return await work(False)
+        finally:
+            queue.leave()
+            inside.reset(token)

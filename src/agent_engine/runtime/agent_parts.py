@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from agent_engine.runtime.turn_queue import TurnQueue
     from agent_engine.tools.base import Tool
 
-inside: ContextVar[tuple[int, ...]] = ContextVar("agent_engine_agents", default=())
-"""The agents whose runs the current code is part of: one that calls itself must not wait for itself."""
+inside: ContextVar[tuple[TurnQueue, ...]] = ContextVar("agent_engine_agents", default=())
+"""The queues of the agents whose runs the current code is part of: one that calls itself must not wait for itself."""
 
 _making = threading.RLock()
 """What an agent makes when it is first used is made once, whoever comes first."""

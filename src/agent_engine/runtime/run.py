@@ -20,6 +20,7 @@ from agent_engine.runtime.result import RunResult
 from agent_engine.runtime.state import RunState
 from agent_engine.runtime.step import Step, refuses
 from agent_engine.runtime.turn import Answer, Turn, run_node
+from agent_engine.runtime.under_way import UnderWay
 from agent_engine.runtime.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def run_request(
         state.message = prompt
         return await _turn(state, root, ending, told, before, notes, whole=not history)
 
-    return await _in_own_context(state, _whole(state, root, turn))
+    return await _in_own_context(state, root, lambda: _whole(state, root, turn))
 
 
 async def resume_request(
@@ -114,7 +115,7 @@ async def resume_request(
         await claim(host, run_id, document)
         return await _whole(state, root, turn)
 
-    return await _in_own_context(state, admitted())
+    return await _in_own_context(state, root, admitted)
 
 
 async def call_tool_directly(
@@ -143,7 +144,7 @@ async def call_tool_directly(
         await ending.succeeded()
         return outcome
 
-    return await _in_own_context(state, _whole(state, root, call))
+    return await _in_own_context(state, root, lambda: _whole(state, root, call))
 
 
 def _state(
@@ -171,11 +172,15 @@ def _state(
     )
 
 
-async def _in_own_context(state: RunState, run: Coroutine[Any, Any, T]) -> T:
+async def _in_own_context(state: RunState, root: Node, run: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """A run leaves its caller's variables as they were; what on_run_start and before_agent set holds for all of it."""
     own = contextvars.copy_context()
     own.run(RUN_CONTEXT.set, state.run_context)
-    return await in_context(own, run)
+    under_way = state.under_way = own.run(UnderWay, root.name)
+    try:
+        return await in_context(own, run())
+    finally:
+        under_way.end()
 
 
 async def _whole(state: RunState, root: Node, body: Callable[[Ending], Coroutine[Any, Any, T]]) -> T:
@@ -188,6 +193,9 @@ async def _whole(state: RunState, root: Node, body: Callable[[Ending], Coroutine
             return await body(ending)
         return await _within(state, seconds, body, ending)
     except BaseException as error:
+        if isinstance(error, (asyncio.CancelledError, LimitReached)):
+            assert state.under_way is not None
+            state.under_way.cut()
         await ending.failed(error)
         raise
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_engine.runtime.host import Host
     from agent_engine.runtime.limits import Limits
     from agent_engine.runtime.sessions import Session
+    from agent_engine.runtime.under_way import UnderWay
 
 CLOSING_SECONDS = 5.0
 """How long the closing events of a cancelled run may take, all of them together."""
@@ -63,6 +64,7 @@ class RunState:
         "timers",
         "tool_calls",
         "tool_calls_by",
+        "under_way",
         "usage",
         "visited",
         "wants_payloads",
@@ -120,6 +122,8 @@ class RunState:
         # The request's own end (a limit of the whole request), as opposed to the end of one delegate.
         self.ended: BaseException | None = None
         self._closing_until: float | None = None
+        # Set while the run is under way.
+        self.under_way: UnderWay | None = None
 
     def visit(self, agent: str) -> None:
         self.visited.setdefault(agent)

@@ -5,54 +5,66 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from types import TracebackType
+_lock = threading.Lock()
+"""One for all queues: who waits for whom is read across them. It is held for a moment, and never while waiting."""
 
 
 class TurnQueue:
-    """Lets one caller in at a time, in the order of arrival: ``async with queue:``.
+    """Lets one caller in at a time, in the order of arrival.
 
     Nothing in it is bound to a loop: callers may wait on different loops in different threads.
     """
 
-    __slots__ = ("_busy", "_lock", "_waiting")
+    __slots__ = ("_busy", "_waiting", "_wanted")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._busy = False
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        # The queues that the caller whose turn it is waits for, somewhere inside.
+        self._wanted: list[TurnQueue] = []
 
-    async def __aenter__(self) -> None:
-        with self._lock:
+    async def enter(self, held: tuple[TurnQueue, ...] = ()) -> bool:
+        """Wait for the turn; ``leave`` gives it back.
+
+        Args:
+            held: the queues whose turn the caller has already. False, at once, where this one's turn is one of them,
+                or is held by somebody who waits for one of them: the wait would never end.
+        """
+        with _lock:
+            if self in held:
+                return False
             if not self._busy:
                 self._busy = True
-                return
+                return True
+            if held and self._waits_for(held):
+                return False
             loop = asyncio.get_running_loop()
             place = (loop, loop.create_future())
             self._waiting.append(place)
+            for queue in held:
+                queue._wanted.append(self)
         try:
             await place[1]
         except BaseException:
-            with self._lock:
+            with _lock:
                 if place in self._waiting:
                     self._waiting.remove(place)
                     raise
             if not place[1].cancelled():
                 # The turn had been given to a caller that does not want it any more.
-                self._next()
+                self.leave()
             raise
+        finally:
+            with _lock:
+                for queue in held:
+                    queue._wanted.remove(self)
+        return True
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._next()
-
-    def _next(self) -> None:
+    def leave(self) -> None:
         """Give the turn to whoever has waited longest."""
         while True:
-            with self._lock:
+            with _lock:
                 if not self._waiting:
                     self._busy = False
                     return
@@ -65,6 +77,19 @@ class TurnQueue:
 
     def _give(self, place: asyncio.Future[None]) -> None:
         if place.done():
-            self._next()
+            self.leave()
         else:
             place.set_result(None)
+
+    def _waits_for(self, held: tuple[TurnQueue, ...]) -> bool:
+        """Whether the caller whose turn it is here waits for one of these, be it through others."""
+        seen: list[TurnQueue] = []
+        ahead = [self]
+        while ahead:
+            queue = ahead.pop()
+            if queue in held:
+                return True
+            if queue not in seen:
+                seen.append(queue)
+                ahead.extend(queue._wanted)
+        return False

@@ -1,0 +1,63 @@
+"""Runs inside of runs: a tool, or a hook, may call an agent, whose tools and hooks may call one again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+MOST_NESTED = 16
+"""How many runs may be under way inside one another: one that leads to itself must come to an end."""
+
+
+class UnderWay:
+    """One run while it lasts, and those that were begun inside of it and have not ended.
+
+    Raises:
+        RecursionError: too many are under way around it.
+    """
+
+    __slots__ = ("_above", "_inside", "_loop", "_over", "_task")
+
+    _above: UnderWay | None
+    _over: bool
+
+    def __init__(self, name: str) -> None:
+        around = [one for one in _outwards(_under_way.get()) if not one._over]  # what has ended is around nothing
+        if len(around) >= MOST_NESTED:
+            raise RecursionError(
+                f"'{name}' was not run: {len(around)} runs are under way inside one another already; let a tool or a"
+                " hook that calls an agent come to an end."
+            )
+        self._above = around[0] if around else None
+        self._over = False
+        self._inside: list[UnderWay] = []
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        if self._above is not None:
+            self._above._inside.append(self)
+        _under_way.set(self)
+
+    def cut(self) -> None:
+        """The run is being cancelled: so are those inside of it, wherever they run. A sync tool that waits for one in
+        its thread would go on with it otherwise."""
+        for one in list(self._inside):
+            if one._task is not None and one._task is not self._task:
+                with contextlib.suppress(RuntimeError):  # its loop is closed, and it has ended
+                    one._loop.call_soon_threadsafe(one._task.cancel)
+
+    def end(self) -> None:
+        """The run has ended."""
+        self._over = True
+        if self._above is not None:
+            self._above._inside.remove(self)
+
+
+def _outwards(one: UnderWay | None) -> Iterator[UnderWay]:
+    while one is not None:
+        yield one
+        one = one._above
+
+
+_under_way: ContextVar[UnderWay | None] = ContextVar("agent_engine_under_way", default=None)
