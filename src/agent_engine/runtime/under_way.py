@@ -24,26 +24,22 @@ class UnderWay:
     _over: bool
 
     def __init__(self, name: str) -> None:
-        around = [one for one in _outwards(_under_way.get()) if not one._over]  # what has ended is around nothing
-        if len(around) >= MOST_NESTED:
-            raise RecursionError(
-                f"'{name}' was not run: {len(around)} runs are under way inside one another already; let a tool or a"
-                " hook that calls an agent come to an end."
-            )
-        self._above = around[0] if around else None
+        above = _under_way.get()
+        self._above = None if above is None else _around(above, name)
         self._over = False
         self._inside: list[UnderWay] = []
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
         if self._above is not None:
+            self._loop = asyncio.get_running_loop()
+            self._task = asyncio.current_task()
             self._above._inside.append(self)
         _under_way.set(self)
 
     def cut(self) -> None:
         """The run is being cancelled: so are those inside of it, wherever they run. A sync tool that waits for one in
         its thread would go on with it otherwise."""
+        task = asyncio.current_task()
         for one in list(self._inside):
-            if one._task is not None and one._task is not self._task:
+            if one._task is not None and one._task is not task:
                 with contextlib.suppress(RuntimeError):  # its loop is closed, and it has ended
                     one._loop.call_soon_threadsafe(one._task.cancel)
 
@@ -52,6 +48,17 @@ class UnderWay:
         self._over = True
         if self._above is not None:
             self._above._inside.remove(self)
+
+
+def _around(above: UnderWay, name: str) -> UnderWay | None:
+    """The run right around a new one; what has ended is around nothing."""
+    around = [one for one in _outwards(above) if not one._over]
+    if len(around) >= MOST_NESTED:
+        raise RecursionError(
+            f"'{name}' was not run: {len(around)} runs are under way inside one another already; let a tool or a hook"
+            " that calls an agent come to an end."
+        )
+    return around[0] if around else None
 
 
 def _outwards(one: UnderWay | None) -> Iterator[UnderWay]:
