@@ -155,6 +155,23 @@ async def test_each_hook_of_a_group_has_its_limit_for_itself(kernel: Any, how: s
     assert not (await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())).denied
 
 
+async def test_a_hook_whose_predicate_took_all_of_its_time_is_not_run_any_more(
+    kernel: Any, gate: Gate, until: Any
+) -> None:
+    ran: list[int] = []
+
+    def slow(run: RunContext) -> bool:
+        return gate.release.wait(10)
+
+    hook = {"when": slow, "timeout": 0.05, "name": "slow"}
+    kernel.registry.register_function(E.AFTER_LLM, lambda payload: ran.append(1), **hook)
+    verdict = await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())
+    assert verdict.reason == "Hook 'slow' timed out after 0.05s"
+    gate.release.set()
+    await until(lambda: overrun() == 0)
+    assert ran == []
+
+
 @pytest.mark.parametrize("told", [False, True])
 async def test_what_hooks_before_a_late_one_set_is_seen_all_the_same(kernel: Any, gate: Gate, told: bool) -> None:
     kernel.add(E.AFTER_LLM, lambda payload: VARIABLE.set("by the first") and None, "worker")

@@ -231,6 +231,8 @@ def test_a_function_hook_without_a_function_may_be_registered(registry: HookRegi
         ({"observe": 1}, "observe is True or False"),
         ({"hold_back": 4}, "hold_back is for on_llm_delta only"),
         ({"when": "always"}, "when is a plain function of the RunContext"),
+        ({"agents": []}, "agents is empty, so this hook would never run"),
+        ({"servers": ()}, "servers is empty, so this hook would never run"),
         ({"agents": 3}, "Hook '.*' on before_tool: agents is a list of names, not int"),
     ],
 )

@@ -128,6 +128,9 @@ class HookDefinition:
                 raise self._refuse(f"{flag} is True or False, not {getattr(self, flag)!r}")
         if self.sequential is not None and not isinstance(self.sequential, bool):
             raise self._refuse(f"sequential is True, False or None, not {self.sequential!r}")
+        for names in ("agents", "servers"):
+            if getattr(self, names) == ():
+                raise self._refuse(f"{names} is empty, so this hook would never run; leave it out")
         if self.servers is not None and spec.target not in ("server_id", "tool_name"):
             raise self._refuse("servers= is for MCP points and tool events only")
 

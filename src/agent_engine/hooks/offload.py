@@ -74,6 +74,8 @@ class Stage:
                 self._on, self._started = entry, time.monotonic()
                 self._next += 1
             ran = self._ran = self._context.run(self._dispatch.begin, entry)  # for its predicate
+            if self._closed:
+                return  # its predicate took all of its time
             value, error = (None, None) if ran is None else self._context.run(call, ran, self._dispatch.site)
             with self._lock:
                 if self._closed:
