@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -17,10 +18,10 @@ from agent_engine.spec.load import examine_text
 from agent_engine.spec.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/mcp.md", "docs/records.md", "docs/server.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/agents.md", "docs/mcp.md", "docs/records.md", "docs/server.md"]
 REFERENCE = "docs/agents_yaml.md"
 # A block of text here is what the command above it says.
-SAYS = ("docs/mcp.md",)
+SAYS = ("docs/agents.md", "docs/mcp.md")
 # These go on with the system that the quick start builds.
 AFTER_QUICKSTART = ("docs/records.md", "docs/server.md")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -100,6 +101,35 @@ def test_the_yaml_snippet_answers_and_shows_its_audit_line(tmp_path):
     assert re.search(r"It is \d\d:\d\d in UTC", done.stdout), done.stdout + done.stderr
     assert "log audit: user=somebody tool=current_time status=succeeded" in done.stderr
     assert "hook on_run_start · audit.note_the_caller: modify (user_id)" in done.stderr
+
+
+def test_the_server_answers_what_its_page_sends_with_curl(tmp_path):
+    for block in blocks_of("docs/quickstart.md"):
+        if block.file is not None:
+            block.write(tmp_path)
+    assert run(["agentctl", "generate", "agents.yaml"], tmp_path).returncode == 0
+    lines = [line for line in snippet("docs/server.md", "curl ").splitlines() if line.startswith("curl ")]
+    command = [sys.executable, "-m", "agent_engine.cli.main", "serve", "--config", "agents.yaml", "--port", "0"]
+    environ = {**os.environ, "AGENT_ENGINE_MODEL": "offline"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            address = re.search(r"http://\S+", server.stderr.readline())[0]
+            said = [answer_to(shlex.split(line.replace("http://127.0.0.1:8090", address))) for line in lines]
+        finally:
+            server.terminate()
+    assert "Order A-17 is shipped." in said[0]
+    assert "order A-17 has left the house" in said[1]
+    assert "event: final" in said[1]
+    assert '"status":"completed"' in said[2]
+
+
+def answer_to(curl: list[str]) -> str:
+    """What a curl command would print: urllib asks in its place, which is there wherever Python is."""
+    url = next(word for word in curl if word.startswith("http"))
+    headers = dict(curl[i + 1].split(": ", 1) for i, word in enumerate(curl) if word == "-H")
+    body = curl[curl.index("-d") + 1].encode() if "-d" in curl else None
+    with urlopen(Request(url, body, headers), timeout=60) as answer:
+        return answer.read().decode()
 
 
 def test_the_command_snippet_decides_by_its_exit_code(tmp_path):
