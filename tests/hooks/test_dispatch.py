@@ -122,12 +122,17 @@ class Unreadable:
     __hash__ = object.__hash__
 
 
+class OddText(str):
+    __bool__ = Unreadable.__bool__
+
+
 @pytest.mark.parametrize(
     "no",
     [
         HookResult("deny", Unreadable()),  # type: ignore[arg-type]
         HookResult("block", None, Unreadable(), Unreadable()),  # type: ignore[arg-type]
         {"decision": "deny", "reason": Unreadable(), Unreadable(): 1},
+        OddText("no"),
     ],
 )
 async def test_a_no_is_a_no_whatever_stands_beside_it(kernel: Any, kind: str, no: Any) -> None:

@@ -103,7 +103,7 @@ def _read_ordinary(spec: EventSpec, value: Any, given: Any) -> Answer:
     if spec.event is HookEvent.AFTER_TOOL:
         return Answer("allow", changes={"tool_output": value})
     if isinstance(value, str):
-        return Answer("deny", value or DENIED)
+        return Answer("deny", refusal_text(value))
     raise BadReturn(_returned(value, _ORDINARY))
 
 
