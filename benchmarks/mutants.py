@@ -49,6 +49,7 @@ SAME: dict[str, str] = {
     "quick: self._paused  ->  not self._paused": "only how long a loop stands still",
     "quick: not done  ->  not not done": "only how long a loop stands still",
     "dispatch: entry.live and entry.sequential  ->  entry.live or entry.sequential": "restores what nobody has edited",
+    "together: now is known or _equal(now, known)  ->  now is known and _equal(now, known)": "takes longer",
     **{
         f"quick: {_PLAINLY.format(name)}  ->  {_OR.format(name)}": "every answer is read in full, which takes longer"
         for name in ("payload", "shared")

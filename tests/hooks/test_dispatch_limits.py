@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -272,6 +273,32 @@ async def test_limits_in_a_group_are_each_hooks_own(kernel: Any) -> None:
     ]
     durations = [run.duration_ms for run in told]
     assert durations[1] < durations[2] < durations[0]
+
+
+async def test_a_hook_that_ended_in_time_is_not_late_when_the_limit_passes_beside_it(kernel: Any) -> None:
+    async def long(payload: Any) -> None:
+        await asyncio.sleep(0.2)
+
+    async def short(payload: Any) -> None:
+        await asyncio.sleep(0)
+
+    kernel.registry.register_function(E.BEFORE_TOOL, short, timeout=0.05)
+    kernel.registry.register_function(E.BEFORE_TOOL, long, timeout=30)
+    assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).decision == "allow"
+
+
+async def test_async_hooks_that_end_before_their_sync_neighbours_leave_nothing_to_complain_about(kernel: Any) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+
+    async def quick(payload: Any) -> None:
+        await asyncio.sleep(0)
+
+    kernel.registry.register_function(E.BEFORE_TOOL, lambda payload: time.sleep(0.05))
+    kernel.registry.register_function(E.BEFORE_TOOL, quick)
+    assert (await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput())).decision == "allow"
+    gc.collect()
+    assert complaints == []
 
 
 async def test_two_sync_hooks_of_a_group_run_at_the_same_time(kernel: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from agent_engine.hooks import together
 from agent_engine.hooks.alarm import Alarms, alarms
 from agent_engine.hooks.limits import TimedOut
-from agent_engine.hooks.together import Job, run_together
+from agent_engine.hooks.together import Job, is_awaitable, run_together
 from agent_engine.hooks.workers import overrun
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -26,6 +26,16 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(call: Callable[[], Any], limit: float = 10.0, ended: Callable[[], None] = lambda: None) -> Job:
     return Job(call, limit, not asyncio.iscoroutinefunction(call), ended)
+
+
+def test_what_cannot_say_what_it_is_is_not_awaited() -> None:
+    class Mute:
+        @property
+        def __class__(self) -> Any:
+            raise ValueError("no")
+
+    assert not is_awaitable(Mute())
+    assert not is_awaitable(None)
 
 
 async def test_values_and_errors_of_both_kinds_are_outcomes() -> None:
