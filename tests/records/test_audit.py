@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
-from tests.records.build import hook_run, payload, record, run, tool_step
+from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
 from agent_engine.records.audit import ChainCheck, Head, body_of, code
 from agent_engine.records.connect import engine_for
+from agent_engine.records.journal import HookRan
 from agent_engine.records.settings import AUDIT_KEY, RecordsError
 from agent_engine.records.verify import head, verify
 
@@ -65,6 +67,21 @@ async def test_an_untouched_log_holds_over_several_openings(any_address: str) ->
         ("UPDATE record_hooks SET policy = 'warn'", "was changed in the tables .policy."),
         ("UPDATE record_payloads SET body = '{}'", "payload 'before' of entry"),
         ("UPDATE record_chain SET kind = 'lost' WHERE kind = 'hook'", "was changed .its kind."),
+        ("UPDATE record_runs SET usage = '{}'", "run r1 was changed in the tables .usage."),
+        ("UPDATE record_runs SET denied = 0", "run r1 was changed in the tables .denied."),
+        (
+            "UPDATE record_runs SET duration_ms = 1, ended_at = 2",
+            "changed in the tables .*ended_at.*duration_ms|.*duration",
+        ),
+        ("UPDATE record_steps SET duration_ms = 1", "was changed in the tables .duration_ms."),
+        ("UPDATE record_steps SET opened = '{}' WHERE kind = 'tool'", "was changed in the tables .opened."),
+        (
+            "DELETE FROM record_facets WHERE facet = 'decision'",
+            "run r1 is found by was changed .decision deny was removed",
+        ),
+        ("UPDATE record_facets SET value = 'other' WHERE facet = 'tool'", "tool other was put in"),
+        ("UPDATE record_coverage SET n = n + 1 WHERE kind = 'tool'", "the count of steps tool search"),
+        ("DELETE FROM record_coverage", "the count of steps"),
         ("UPDATE record_hook_stats SET n = n - 1 WHERE decision = 'deny'", "the count of 'deny' of hook guard"),
         ("DELETE FROM record_hook_stats", "the count of"),
         ("INSERT INTO record_marks VALUES (3, 'lost', 1.0, 7, NULL, NULL)", "the mark 'lost' of entry 3 stands in"),
@@ -76,6 +93,16 @@ async def test_a_change_by_someone_without_the_key_is_found(address: str, change
     _tamper(address, change)
     with pytest.raises(AssertionError, match=says):
         assert verify(address, SIGNED).problems == []
+
+
+async def test_a_log_with_gaps_of_its_own_holds(any_address: str) -> None:
+    whole = run("r1", tool_step("r1", hooks=[hook_run(decision="deny")], outcome="refused", refused_by="guard"))
+    again = run("r1", tool_step("r1", "t2", outcome="waiting"), tool_step("r1", "t3"), at=AT + 5)
+    outside = [replace(entry, run_id="") for entry in tool_step("", "boot") if not isinstance(entry, HookRan)]
+    await record(any_address, [*whole[2:], *again, *outside, *whole[3:4]], audit=True, environ=KEY)
+    assert verify(any_address, SIGNED).problems == []
+    await _fill(any_address, "r2")
+    assert verify(any_address, SIGNED).problems == []
 
 
 async def test_two_swapped_entries_are_found(address: str) -> None:
@@ -102,8 +129,9 @@ async def test_a_cut_tail_shows_against_a_head_printed_earlier(any_address: str,
             any_address,
             f"DELETE FROM record_chain WHERE seq > {keep}",
             f"UPDATE record_heads SET seq = {keep}, mac = (SELECT mac FROM record_chain WHERE seq = {keep})",
-            "UPDATE record_runs SET status = 'open', error_type = NULL",
-            "UPDATE record_steps SET outcome = 'open', status = NULL, error_type = NULL WHERE kind = 'agent'",
+            "UPDATE record_runs SET status = 'open', ended_at = NULL, duration_ms = NULL, usage = NULL",
+            "UPDATE record_steps SET outcome = 'open', status = NULL, duration_ms = NULL WHERE kind = 'agent'",
+            "DELETE FROM record_coverage WHERE kind = 'agent'",
         )
     assert verify(any_address, SIGNED).problems == []
     (problem,) = verify(any_address, SIGNED, Head.parse(printed)).problems

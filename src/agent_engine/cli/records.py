@@ -216,6 +216,8 @@ def verify(
         found = check(_address(store, config), key.encode(), Head.parse(head) if head is not None else None)
     if found.holds:
         typer.echo(f"The log holds: {found.entries} entries, and nothing was changed, moved or left out.")
+        if head is None:
+            typer.echo("Whether its end was cut off shows only against a head that was printed earlier (--head).")
         typer.echo(f"head {found.head}")
         return
     for problem in found.problems:

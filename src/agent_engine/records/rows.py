@@ -21,7 +21,7 @@ _AGENT, _BROKE, _DURATION, _OBSERVE, _SHADOW = (
 )
 _RUN_ID = {kind: place(kind, "run_id") for kind, names in FIELDS.items() if "run_id" in names}
 _LOG_RATIO = math.log(BUCKET_RATIO)
-_QUIET = ("allow", "none")
+QUIET = ("allow", "none")
 _REMEMBERED_RUNS = 50_000
 
 
@@ -182,7 +182,7 @@ class RowBuilder:
                 step_key = self._step(batch, run, step_id).key
             if fact[_BROKE]:
                 run.broke += 1
-            if decision not in _QUIET:
+            if decision not in QUIET:
                 if decision == "deny" and not shadow and not fact[_OBSERVE]:
                     run.denied += 1
                 self._facet(batch, run, "decision", "shadow" if shadow else decision)

@@ -15,6 +15,8 @@ from agent_engine.records.audit import ChainCheck, Head, Verification
 from agent_engine.records.connect import shown
 from agent_engine.records.facts import FIELDS, HEAD, HOOK_IDENTITY
 from agent_engine.records.query import RecordReader
+from agent_engine.records.rows import QUIET
+from agent_engine.records.runstate import is_ungated
 from agent_engine.records.settings import RecordsError, file_of, split_address
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _STEP_FIELDS = (
     "outcome",
     "refused_by",
     "reason",
+    "duration_ms",
     "unheard",
 )
 
@@ -79,6 +82,9 @@ class _TableCheck:
         self._check = check
         self._runs: dict[str, dict[str, Any]] = {}
         self._steps: dict[tuple[str, str], dict[str, Any]] = {}
+        self._outside: dict[str, dict[str, Any]] = {}
+        self._covered: Counter[tuple[str, str, str, str]] = Counter()
+        self._facets: set[tuple[str, str, str]] = set()
         self._marks: dict[int, str] = {}
         self._totals: Counter[tuple[int, str, str, str]] = Counter()
         self._record_payloads: dict[int, dict[str, str]] = {}
@@ -115,6 +121,8 @@ class _TableCheck:
         self._compare_payloads(keys)
         self._compare_marks()
         self._compare_totals()
+        self._compare_coverage()
+        self._compare_facets()
 
     def _record(self, seq: int, row: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         changed = [name for name, now, was in zip(FIELDS["hook"], row, values, strict=True) if now != was]
@@ -124,31 +132,73 @@ class _TableCheck:
     def _count(self, values: tuple[Any, ...]) -> None:
         """What the running totals of the hooks must come to."""
         fields = dict(zip(FIELDS["hook"], values, strict=True))
-        label = f"shadow {fields['decision']}" if fields["shadow"] else fields["decision"]
+        decision, counts = fields["decision"], not fields["shadow"]
+        label = decision if counts else f"shadow {decision}"
+        if fields["run_id"]:
+            run = self._run(fields["run_id"])
+            run["hook_runs"] += 1
+            run["broke"] += bool(fields["broke"])
+            run["denied"] += decision == "deny" and counts and not fields["observe"]
+            if fields["step_id"] is not None:
+                self._step(fields["run_id"], fields["step_id"])
+            if decision not in QUIET:
+                self._facets.add((fields["run_id"], "decision", decision if counts else "shadow"))
         self._totals[(int(fields["at"] // 86400), fields["event"], fields["hook_name"], label)] += 1
 
     def _gather(self, seq: int, kind: str, values: tuple[Any, ...], digests: Mapping[str, str]) -> None:
         fields = dict(zip(FIELDS[kind], values, strict=True))
         if kind == "run_opened":
-            run = self._runs.setdefault(fields["run_id"], {"started_at": fields["at"]})
+            run = self._run(fields["run_id"], started_at=fields["at"])
             run.update({name: fields[name] for name in _RUN_FIELDS if name in fields})
-            run.update(status="open", error_type=None)
+            run.update(status="open", error_type=None, ended_at=None)
+            run["message_digest"] = fields["message_digest"] or run.get("message_digest")
         elif kind == "run_closed":
-            run = self._runs.setdefault(fields["run_id"], {})
-            run.update(status=fields["status"], error_type=fields["error_type"])
+            run = self._run(fields["run_id"])
+            run.update(status=fields["status"], error_type=fields["error_type"], ended_at=fields["at"])
+            run.update(duration_ms=fields["duration_ms"], usage=fields["usage"] or run.get("usage"))
         elif kind in ("lost", "stopped", "recovered"):
             self._marks[seq] = kind
         if kind == "recovered":
             for run_id in json.loads(fields["open_runs"]):
-                self._runs.setdefault(run_id, {})["status"] = "interrupted"
-        elif kind in ("step_opened", "step_closed") and fields["run_id"]:
-            key = (fields["run_id"], fields["step_id"])
-            step = self._steps.setdefault(key, {})
-            step.update({name: fields[name] for name in _STEP_FIELDS if name in fields})
-            if kind == "step_opened":
-                step["outcome"] = "open"
-            if digests:
-                self._step_payloads.setdefault(key, {}).update(digests)
+                run = self._run(run_id)
+                run["status"] = "interrupted"
+                run.pop("ended_at", None)  # when its writer was last heard of, which the chain does not tell
+        elif kind in ("step_opened", "step_closed"):
+            self._gather_step(kind, fields, digests)
+
+    def _gather_step(self, kind: str, fields: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+        run_id, step_id = fields["run_id"], fields["step_id"]
+        step = self._step(run_id, step_id) if run_id else self._outside.setdefault(step_id, {})
+        step.update({name: fields[name] for name in _STEP_FIELDS if name in fields})
+        if kind == "step_opened":
+            step["outcome"] = "open"
+            step["started_at"] = step.get("started_at") or fields["at"]
+            step["opened"] = fields["detail"] or step.get("opened")
+        else:
+            step["closed"] = fields["detail"] or step.get("closed")
+            step["ungated"] = is_ungated(step.get("kind") or "engine", fields["unheard"])
+        if run_id and kind == "step_opened":
+            named = {"agent": fields["agent"], "tool": fields["name"] if fields["kind"] == "tool" else None}
+            self._facets |= {(run_id, facet, value) for facet, value in named.items() if value}
+        if digests:
+            self._step_payloads.setdefault((run_id, step_id), {}).update(digests)
+        if kind == "step_closed" and fields["outcome"] != "waiting":
+            what = (step.get("kind") or "engine", step.get("name") or "", step.get("agent") or "")
+            self._covered[(*what, fields["unheard"] or "")] += 1
+            self._outside.pop(step_id, None)
+
+    def _run(self, run_id: str, **at_first: Any) -> dict[str, Any]:
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = {"steps": 0, "hook_runs": 0, "denied": 0, "broke": 0, **at_first}
+        return run
+
+    def _step(self, run_id: str, step_id: str) -> dict[str, Any]:
+        run, step = self._run(run_id), self._steps.get((run_id, step_id))
+        if step is None:
+            step = self._steps[(run_id, step_id)] = {}
+            run["steps"] += 1
+        return step
 
     def _compare_rest(self) -> dict[int, tuple[str, str]]:
         for row in _paged(self._connection, select(schema.runs)):
@@ -191,6 +241,25 @@ class _TableCheck:
         found = Counter({tuple(row[:4]): int(row[4]) for row in self._connection.execute(query)})
         for day, event, name, decision in (found - self._totals) | (self._totals - found):
             self._check.problem(f"the count of '{decision}' of hook {name} at {event} on day {day} was changed")
+
+    def _compare_coverage(self) -> None:
+        table = schema.coverage
+        columns = (table.c.kind, table.c.name, table.c.agent, table.c.unheard)
+        query = select(*columns, func.sum(table.c.n)).group_by(*columns)
+        found = Counter({tuple(row[:4]): int(row[4]) for row in self._connection.execute(query)})
+        for kind, name, *_ in sorted((found - self._covered) | (self._covered - found)):
+            self._check.problem(f"the count of steps {kind} {name} and who saw them was changed")
+
+    def _compare_facets(self) -> None:
+        facets, runs = schema.facets, schema.runs
+        query = select(runs.c.run, runs.c.run_id, facets.c.facet, facets.c.value)
+        for _, *row in _paged(self._connection, query.join(facets, facets.c.run == runs.c.run)):
+            found = (row[0], row[1], row[2])
+            if found not in self._facets:
+                self._check.problem(f"what run {found[0]} is found by was changed ({found[1]} {found[2]} was put in)")
+            self._facets.discard(found)
+        for run_id, facet, value in sorted(self._facets):
+            self._check.problem(f"what run {run_id} is found by was changed ({facet} {value} was removed)")
 
     def _compare_payloads(self, steps: Mapping[int, tuple[str, str]]) -> None:
         """Payloads may be gone (their time to live); those that are there must be the ones that were written."""
