@@ -457,6 +457,32 @@ async def test_how_a_stream_of_a_model_takes_being_left_is_not_why_it_was_left()
         await one.events()
 
 
+@pytest.mark.parametrize(
+    ("turns", "event"),
+    [
+        ([{"error": {"category": "auth"}}], "on_error"),
+        ([{"error": {"category": "auth"}}], "after_llm"),
+        ([{"error": {"category": "auth"}}], "after_agent"),
+        ([{"error": {"category": "auth"}}], "notification"),
+        ([call("breaks"), "answer"], "after_tool"),
+        ([call("breaks"), "answer"], "on_tool_error"),
+        ([call("breaks"), "answer"], "on_error"),
+    ],
+)
+async def test_cancelled_while_an_error_is_closing_its_steps(turns: list[Any], event: str) -> None:
+    async def breaks() -> str:
+        """Breaks."""
+        raise ValueError("broken")
+
+    stage = Stage()
+    one = made(turns, [breaks])
+    trace = listen(one.registry)
+    one.registry.register_function(event, stage.stay, sequential=True, priority=20_000)
+    await cancelled_at(stage, one)
+    assert unbalanced(trace.names) == []
+    assert len(trace.of("on_run_error")) == 1
+
+
 async def test_a_closing_hook_that_fails_never_takes_the_place_of_the_cancellation() -> None:
     stage = Stage()
     one = made([Turn(wait=stage.stay)])

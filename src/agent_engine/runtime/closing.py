@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_engine.hooks.errors import LimitReached, RunBlocked
@@ -58,17 +58,21 @@ async def _tell(step: Step, plan: Plan, payload: Any) -> None:
     await plan.dispatch(payload, step)
 
 
-async def in_turn(*closings: Callable[[], Awaitable[object]]) -> None:
-    """Fire closing events one after the other. Each gets its turn even where one before it fails; the last failure is
-    raised, with the earlier one as its context."""
+async def in_turn(state: RunState, *closings: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Fire closing events one after the other. Each gets its turn even where one before it fails, or is cut short by a
+    cancellation; the last failure is raised, with the earlier one as its context."""
     error: Exception | None = None
-    for closing in closings:
+    for number, closing in enumerate(closings, 1):
         try:
             await closing()
         except Exception as failure:  # noqa: BLE001 - raised below, when every closing event has fired
             if error is not None and failure.__context__ is None:
                 failure.__context__ = error
             error = failure
+        except BaseException:
+            if left := closings[number:]:
+                await despite_cancellation(state, lambda: in_turn(state, *left))
+            raise
     if error is not None:
         raise error
 
@@ -106,10 +110,6 @@ async def close_step(
     if not closings:
         return
     if isinstance(error, asyncio.CancelledError):
-
-        async def all_of_them() -> None:
-            await in_turn(*closings)
-
-        await despite_cancellation(state, all_of_them)
+        await despite_cancellation(state, lambda: in_turn(state, *closings))
     else:
-        await in_turn(*closings)
+        await in_turn(state, *closings)

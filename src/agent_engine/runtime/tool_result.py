@@ -115,7 +115,7 @@ class ResultHooks:
         closings: list[Callable[[], Coroutine[Any, Any, object]]] = [after_tool, lambda: self._tool_error(status)]
         if error is not None:
             closings.append(lambda: self._report(error, safe=refused is not None or shown != error_for_model(text)))
-        await in_turn(*closings)
+        await in_turn(self.turn.state, *closings)
         if refused is not None:
             shown = withheld_text(self.tool.name, refused.public_reason)
         else:
