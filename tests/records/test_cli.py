@@ -64,6 +64,17 @@ def test_show_tells_a_record_and_a_run(store: str) -> None:
     assert missing.exit_code == 1
 
 
+def test_a_run_is_found_by_the_beginning_of_its_id_where_that_is_one(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'r.db'}"
+    ids = ("4b7156c04a88", "4b9956c04a88", "c1")
+    asyncio.run(record(address, [entry for one in ids for entry in run(one, tool_step(one, hooks=[hook_run()]))]))
+    assert agentctl("records", "show", "4b71", "--store", address).output.startswith("4b7156c04a88")
+    for command in (["list", "--json"], ["export"], ["tail", "--no-follow", "--json"]):
+        lines = agentctl("records", *command, "--run", "4b9", "--store", address).output.splitlines()
+        assert [json.loads(line)["run_id"] for line in lines] == ["4b9956c04a88"]
+    assert agentctl("records", "show", "4b", "--store", address).exit_code == 1
+
+
 def test_stats_count_and_name_what_no_gate_saw(store: str) -> None:
     shown = agentctl("records", "stats", "--store", store).output
     assert "3 runs (0 open), 2 records: 1 denied" in shown

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +51,9 @@ Config = Annotated[
     Path | None, typer.Option("--config", "-c", readable=False, help="Take the store beside this agents.yaml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one object a line.")]
-RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")]
+RunId = Annotated[
+    str | None, typer.Option("--run", metavar="ID", help="Of this run; the beginning of its id is enough.")
+]
 Event = Annotated[str | None, typer.Option("--event", help="At this event.")]
 Hook = Annotated[str | None, typer.Option("--hook", metavar="NAME", help="Of this hook.")]
 Tool = Annotated[str | None, typer.Option("--tool", metavar="NAME", help="At calls of this tool.")]
@@ -83,7 +86,7 @@ def list_records(
         if runs:
             _list_runs(reader, wanted, limit, as_json)
             return
-        found = reader.records(wanted, limit=limit)
+        found = reader.records(_of_run(reader, wanted), limit=limit)
     if as_json:
         print_lines(record.to_dict() for record in found)
     elif found:
@@ -94,7 +97,7 @@ def list_records(
 
 @app.command()
 def show(
-    id_: Annotated[str, typer.Argument(metavar="ID", help="A record's id or number, or a run's id.")],
+    id_: Annotated[str, typer.Argument(metavar="ID", help="A record's id or number, or a run's id or its beginning.")],
     store: Store = None,
     config: Config = None,
     as_json: AsJson = False,
@@ -109,7 +112,7 @@ def show(
             else:
                 print_fields(shown)
             return
-        detail = reader.run(id_)
+        detail = reader.run(reader.run_id_of(id_))
     if detail is None:
         typer.echo(f"There is no record and no run {plain(id_)!r} in this store.", err=True)
         raise typer.Exit(PROBLEM)
@@ -140,6 +143,7 @@ def tail(
         typer.echo("A JSON lines file is followed with `tail -f`; say --no-follow to read it once.", err=True)
         raise typer.Exit(USAGE)
     with _reader(store, config) as reader:
+        wanted = _of_run(reader, wanted)
         found = reader.records(wanted, limit=limit)[::-1]
         after = reader.totals().entries
         while True:
@@ -257,7 +261,7 @@ def export(
 
     wanted = _wanted(run, event, hook, tool, agent, decision, since)
     with _reader(store, config) as reader:
-        rows = _export_rows(reader, wanted, payloads)
+        rows = _export_rows(reader, _of_run(reader, wanted), payloads)
         columns = (*RECORD_FIELDS, *(["payloads"] if payloads else []))
         if output is None:
             write_rows(rows, columns, form, sys.stdout)
@@ -329,6 +333,10 @@ def _wanted(
     return RecordFilter(
         run_id=run, event=event, hook=hook, tool=tool, agent=agent, decision=decision, since=_since(since)
     )
+
+
+def _of_run(reader: RecordReader, wanted: RecordFilter) -> RecordFilter:
+    return wanted if wanted.run_id is None else replace(wanted, run_id=reader.run_id_of(wanted.run_id))
 
 
 def _list_runs(reader: RecordReader, wanted: RecordFilter, limit: int, as_json: bool) -> None:

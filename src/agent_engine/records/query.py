@@ -157,6 +157,15 @@ class RecordReader:
             found = connection.execute(by_id).fetchone()
         return None if found is None else _run_row(found)
 
+    def run_id_of(self, text: str) -> str:
+        """The id of the run that is meant: the text itself, or the one id that begins with it."""
+        asked = self.as_stored(text)
+        query = select(_runs.c.run_id).where(_runs.c.run_id >= asked).order_by(_runs.c.run_id).limit(2)
+        with self.connection() as connection:
+            found = [row[0] for row in connection.execute(query)]
+        alike = [run_id for run_id in found if run_id.startswith(asked)]
+        return alike[0] if len(alike) == 1 else text
+
     def counts(self) -> tuple[int, int]:
         """How many runs there are, and how many of them are open."""
         still_open = select(func.count()).select_from(_runs).where(_runs.c.status == "open", _UNUSUAL)
