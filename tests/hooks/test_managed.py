@@ -82,6 +82,16 @@ def test_replacing_keeps_the_real_value_whichever_way_it_is_done() -> None:
     assert copy.copy(auth).inbound_access_token == copy.deepcopy(auth).inbound_access_token == TOKEN
 
 
+def test_a_deep_copy_shares_no_container_and_keeps_what_must_be_used() -> None:
+    request = McpRequestContext(headers={"Authorization": TOKEN}, metadata={"tags": ["a"]})
+    copied = copy.deepcopy(request)
+    copied.metadata["tags"].append("b")
+    copied.headers["X"] = "1"
+    assert (request.metadata, dict(request.headers)) == ({"tags": ["a"]}, {"Authorization": TOKEN})
+    assert copied.headers["Authorization"] == TOKEN
+    assert TOKEN not in repr(copied)
+
+
 _KINDS = [
     AuthContext,
     RunContext,

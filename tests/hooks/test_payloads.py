@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy as copying
 import json
 import os
+import pickle
 from collections import namedtuple
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_engine.hooks.payloads import PAYLOADS, BeforeToolInput, HookInput, payload_type, private_copy
+from agent_engine.hooks.registry import HookRegistry
+from agent_engine.testing import run_hook
 
 
 @pytest.mark.parametrize("kind", PAYLOADS.values(), ids=lambda kind: kind.__name__)
@@ -134,6 +139,28 @@ def test_a_private_copy_shares_what_is_no_container() -> None:
     thing = object()
     assert private_copy({"a": [thing]})["a"][0] is thing
     assert private_copy(thing) is thing
+
+
+@pytest.mark.parametrize("kind", PAYLOADS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("copied", [copying.copy, copying.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_every_payload_can_be_copied_and_pickled(kind: type[HookInput], copied: Callable[[Any], Any]) -> None:
+    payload = kind(session_id="s", extra={"deep": [1]})
+    new = copied(payload)
+    assert (type(new), new) == (kind, payload)
+    assert (new.extra["deep"] is payload.extra["deep"]) is (copied is copying.copy)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"observe": True}, {"inline": True}, {"sequential": False}])
+def test_a_hook_may_keep_a_deep_copy_of_what_it_was_given(keywords: dict[str, Any]) -> None:
+    kept: list[Any] = []
+    registry = HookRegistry()
+    registry.register_function("before_agent", lambda payload: kept.append(copying.deepcopy(payload)), **keywords)
+    given = {"prompt": "hello", "conversation_history": [{"role": "user"}]}
+    verdict = run_hook(registry, "before_agent", **given)
+    kept[0].conversation_history[0]["role"] = "edited"
+    kept[0].conversation_history.append("more")
+    assert kept[0].conversation_history == [{"role": "edited"}, "more"]
+    assert (verdict.decision, verdict.payload.conversation_history) == ("allow", [{"role": "user"}])
 
 
 def test_a_private_copy_of_a_cycle_is_a_cycle() -> None:

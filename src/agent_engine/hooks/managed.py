@@ -137,7 +137,7 @@ class Context:
         return self
 
     def __deepcopy__(self: _C, memo: dict[int, Any]) -> _C:
-        return self
+        return self._copy()
 
     def _copy(self: _C) -> _C:
         """A private copy: its containers are shared with nobody."""

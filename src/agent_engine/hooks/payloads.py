@@ -223,6 +223,10 @@ class HookInput(_Lending):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._names())})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copy and pickle: built anew from its fields, of which most refuse to be assigned."""
+        return _rebuilt, (type(self), {name: getattr(self, name) for name in self._names()})
+
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name!r} of {type(self).__name__} cannot be deleted")
 
@@ -287,6 +291,10 @@ class HookInput(_Lending):
         named = {name: getattr(self, name) for name in self._names()}
         plain: dict[str, Any] = to_plain({**self.extra, **named})
         return plain
+
+
+def _rebuilt(kind: type[HookInput], values: dict[str, Any]) -> HookInput:
+    return kind(**values)
 
 
 def _guard(self: HookInput, name: str, value: object) -> None:
