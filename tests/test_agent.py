@@ -891,3 +891,12 @@ def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it() -> None:
     with pytest.raises(LimitReached):
         agent(call("ask"), "never", tools=[ask], limits=Limits(timeout_s=0.1)).start("go")
     assert ended.wait(20)
+
+
+async def test_an_agent_is_called_by_a_name_that_every_provider_takes() -> None:
+    model = ScriptedModel([call("Front_desk_2", {"message": "hello"}), "done"])
+    front = Agent("Front desk / 2", model=ScriptedModel(["hi"]))
+    result = await Agent(tools=[front], model=model).arun("go")
+    assert model.requests[0].tools[0].name == "Front_desk_2"
+    assert result.messages[2]["content"] == "hi"
+    assert result.visited == ("agent", "Front desk / 2")

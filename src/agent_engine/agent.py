@@ -23,7 +23,7 @@ class Agent(AgentParts):
     """An agent that keeps one conversation; calls on it take turns.
 
     Args:
-        name: its name; delegates are called by it.
+        name: its name; another agent calls it by that, with ``_`` for what is no letter, digit, ``_`` or ``-``.
         instructions: the system text.
         model: ``"provider:name"``, ``"offline"``, ``"scripted:PATH"`` or a Model; None is what AGENT_ENGINE_MODEL says,
             else the offline model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ class AgentTool(Tool):
         description = node.description or f"Asks the agent '{node.name}'."
         if handoff:
             description = f"Hands the conversation over to '{node.name}', who answers. {node.description}".rstrip()
-        super().__init__(node.name, description, _MESSAGE)
+        # Providers refuse a request whose tools have names of anything else.
+        super().__init__(re.sub(r"[^A-Za-z0-9_-]+", "_", node.name), description, _MESSAGE)
         self.node = node
         self.handoff = handoff
         self._scopes: tuple[HookScope, HookScope] | None = None
