@@ -251,6 +251,25 @@ def test_a_filter_in_force_is_shown_whatever_it_is(tmp_path: Path) -> None:
             assert http.get(f"{path}?age={'9' * 400}").status_code == 422
 
 
+def test_while_records_are_not_written_every_page_says_so(tmp_path: Path) -> None:
+    with served(tmp_path, ["one", "two"]) as server, client(server) as http:
+        http.post("/invoke", json={"message": "x"})
+        finished(http)
+        assert "Records are not written" not in read(http, "/ui/approvals")[0]
+        store = tmp_path / "records.db"
+        store.rename(tmp_path / "moved.db")
+        store.mkdir()
+        http.post("/invoke", json={"message": "x"})
+        assert settled(lambda: "Records are not written now" in read(http, "/ui/approvals")[0])
+        gone = http.get("/ui/runs", headers={"Accept": "text/html"})
+        assert gone.status_code == 503
+        assert "The records cannot be read now." in gone.text
+        assert "Records are not written now" in gone.text
+        store.rmdir()
+        assert settled(lambda: "Records are not written" not in read(http, "/ui/approvals")[0])
+        assert len(finished(http)) == 1
+
+
 def test_a_problem_on_a_page_is_a_page_and_on_the_api_json(tmp_path: Path) -> None:
     with served(tmp_path, []) as server, client(server) as http:
         page = http.get("/ui/runs/none", headers={"Accept": "text/html"})

@@ -14,6 +14,7 @@ from fastapi.staticfiles import StaticFiles
 
 from agent_engine.memory.store import waiting_expired
 from agent_engine.records.settings import RecordsError
+from agent_engine.records.writer import StoreJournal
 from agent_engine.runtime.frames import context_of
 from agent_engine.server import api, errors, pages, shapes
 from agent_engine.server.access import Access
@@ -69,6 +70,19 @@ class Services:
                     )
                 )
         return found
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps records from being written, or how many are missing, in a sentence; None where all is well."""
+        journal = self.engine.journal if self.engine is not None else None
+        for one in getattr(journal, "members", (journal,)):
+            status = one.status if isinstance(one, StoreJournal) else None
+            if status is not None and status.problem is not None:
+                how_many = f"Waiting: {status.waiting:,}, lost: {status.lost:,}."
+                return f"Records are not written now: {status.problem}. {how_many}"
+            if status is not None and status.lost:
+                return f"Since the start {status.lost:,} entries could not be recorded."
+        return None
 
     async def asks_of(self, run_id: str) -> list[dict[str, Any]]:
         if self.engine is None:

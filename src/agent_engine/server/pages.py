@@ -84,6 +84,7 @@ def page(request: Request, browser: Session | None, template: str, /, **values: 
         "path": request.url.path,
         "has_engine": here.engine is not None,
         "now": time.time(),
+        "trouble": here.trouble if browser is not None and browser.identity.trusted else None,
     }
     response = HTMLResponse(render(template, {**common, **values}), headers={"Cache-Control": "no-store"})
     _keep(request, response)
