@@ -255,6 +255,18 @@ async def test_a_refused_turn_says_so_on_every_face(event: str, broke: bool) -> 
     assert (result.output, result.status) == (text, "blocked")
 
 
+async def test_a_refused_turn_tells_which_run_it_was_and_what_it_cost() -> None:
+    registry = HookRegistry()
+    registry.register_function("after_agent", lambda seen: "not that")
+    seen: list[str] = []
+    registry.register_function("on_run_start", lambda run: seen.append(run.run_id), observe=True)
+    model = ScriptedModel([{"text": "done", "usage": {"input_tokens": 7, "output_tokens": 1}}])
+    result = await Agent("clerk", model=model, hooks=registry).arun("go")
+    assert result.status == "blocked"
+    assert [result.run_id] == seen
+    assert (result.usage.input_tokens, result.visited) == (7, ("clerk",))
+
+
 async def test_with_an_output_type_a_refused_turn_raises() -> None:
     registry = HookRegistry()
     registry.register_function("before_agent", lambda seen: HookResult.deny("no"))

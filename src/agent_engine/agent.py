@@ -228,7 +228,14 @@ class Agent(AgentParts):
             from agent_engine.models.base import Usage
             from agent_engine.runtime.result import RunResult as Result
 
-            return Result(output=str(blocked), status="blocked", session_id=self.session_id, usage=Usage())
+            return Result(
+                output=str(blocked),
+                status="blocked",
+                run_id=blocked.run_id,
+                session_id=self.session_id,
+                usage=blocked.usage or Usage(),
+                visited=blocked.visited,
+            )
         return result
 
     async def _run(

@@ -5,7 +5,7 @@ No text here ever carries the text of a cause: a cause may quote user input or a
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 
 class HookError(Exception):
@@ -94,8 +94,13 @@ def guardrail_in(error: BaseException) -> GuardrailBlocked | None:
 class RunBlocked(Exception):
     """A hook refused the whole run.
 
-    ``reason`` is what a hook said on purpose, or None where the hook broke; details stay in record and log.
+    ``reason`` is what a hook said on purpose, or None where the hook broke; details stay in record and log. ``run_id``,
+    ``usage`` and ``visited`` are those of the run, as in a RunResult; without a run they are empty.
     """
+
+    run_id: str = ""
+    usage: Any = None
+    visited: tuple[str, ...] = ()
 
     def __init__(self, event: str, hook: str | None = None, reason: str | None = None) -> None:
         super().__init__(f"Blocked by policy: {reason}" if reason else "Blocked by policy.")

@@ -158,8 +158,10 @@ def _state(
     options.is_context(context)
     if context is None:
         context = RunContext(run_id=uuid4().hex)
-    elif not context.run_id:
-        context = context.replace(run_id=uuid4().hex)
+    else:
+        context = payloads.private_copy(context)  # what hooks make of it is this run's alone
+        if not context.run_id:
+            context = context.replace(run_id=uuid4().hex)
     return RunState(
         host=host,
         scope=host.scope if scope is None else scope,
@@ -196,6 +198,8 @@ async def _whole(state: RunState, root: Node, body: Callable[[Ending], Coroutine
         if isinstance(error, (asyncio.CancelledError, LimitReached)):
             assert state.under_way is not None
             state.under_way.cut()
+        if isinstance(error, RunBlocked):
+            error.run_id, error.usage, error.visited = state.run_id, state.usage, tuple(state.visited)
         await ending.failed(error)
         raise
 
