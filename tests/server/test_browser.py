@@ -131,6 +131,33 @@ def test_a_waiting_call_is_approved_on_the_page_and_the_run_goes_on(page: Page, 
         expect(page.get_by_text("Nothing waits for an approval.")).to_be_visible()
 
 
+def test_a_part_that_is_drawn_again_keeps_the_focus_and_what_was_open(page: Page, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    mail = calls(call("send_mail", to="ann@example.com", text="hello"))
+    slow = {**calls(call("search", "c2", query="tea")), "wait": gate.wait}
+    turns = [mail, calls(call("search", query="tea")), slow, "done", "sent"]
+    with visited(page, tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
+        ask(server, user_id="ann").join(10)
+        page.goto(f"{server.url}/ui/approvals")
+        expect(page.locator(".askform")).to_have_count(1)
+        page.get_by_role("button", name="Deny").focus()
+        old = page.locator(".askform").element_handle()
+        asking = ask(server)
+        page.wait_for_function("old => !old.isConnected", arg=old)
+        expect(page.get_by_role("button", name="Deny")).to_be_focused()
+        settled(lambda: len(http.get("/runs").json()["runs"]) == 2)
+        page.goto(f"{server.url}/ui/runs/{http.get('/runs').json()['runs'][0]['run_id']}")
+        step = page.locator(".step", has=page.locator(":scope > .two")).first
+        step.locator(":scope > .more summary").click()
+        step.locator(".happened summary").click()
+        old = step.element_handle()
+        server.call(gate.set)
+        page.wait_for_function("old => !old.isConnected", arg=old)
+        expect(page.locator(".badge.s-completed")).to_be_visible()
+        assert step.locator("details[open]").count() == 2
+        asking.join(10)
+
+
 def test_a_denied_ask_shows_that_the_call_never_ran(page: Page, tmp_path: Path) -> None:
     turns = [calls(call("send_mail", to="ann@example.com", text="hello")), "All right, not sent."]
     with visited(page, tmp_path, turns) as server:

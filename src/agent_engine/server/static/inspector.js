@@ -73,14 +73,24 @@
       stream.close();
     });
   });
-  // What had the focus keeps it when a live part is drawn again.
+  // What had the focus keeps it when a live part is drawn again, and what was open stays open. (What has an id keeps
+  // its focus by htmx itself.)
   var focused = null;
+  var open = [];
   document.addEventListener("htmx:beforeSwap", function (event) {
     var active = document.activeElement;
     focused = active && event.target.contains(active) ? active.getAttribute("href") : null;
+    open = Array.from(event.target.querySelectorAll("details[id][open]")).map(function (one) {
+      return one.id;
+    });
   });
   // At once, not when the part has settled: a key that is pressed in between would go nowhere.
   document.addEventListener("htmx:afterSwap", function () {
+    open.forEach(function (id) {
+      var same = document.getElementById(id);
+      if (same) same.open = true;
+    });
+    open = [];
     if (!focused) return;
     var same = Array.from(document.querySelectorAll("main a[href]")).find(function (one) {
       return one.getAttribute("href") === focused;
