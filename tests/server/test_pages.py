@@ -239,6 +239,26 @@ def test_what_nobody_would_see_is_shown_as_an_escape_and_comes_back_from_a_form_
         assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
 
 
+def test_an_answer_that_comes_too_late_is_not_taken_for_one_that_counted(tmp_path: Path) -> None:
+    turns = [calls(call("send_mail", to="a", text="b"), call("send_mail", "c2", to="b", text="b")), "done"]
+    with served(tmp_path, turns) as server, client(server, follow_redirects=True) as http:
+        run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        _, page = read(http, "/ui/approvals")
+        csrf = next(attrs["value"] for tag, attrs in page.tags if attrs.get("name") == "csrf")
+
+        def answer(call_id: str, run: str = run_id) -> int:
+            form = {"csrf": csrf, "call_id": call_id, "decision": "no"}
+            return http.post(f"/ui/approvals/{run}", data=form).status_code
+
+        assert (answer("nothing"), answer("c1", "nothing")) == (409, 404)
+        assert answer("c1") == 200
+        assert settled(lambda: [one["call_id"] for one in http.get("/approvals").json()["runs"][0]["asks"]] == ["c2"])
+        assert answer("c1") == 409
+        assert answer("c2") == 200
+        assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
+        assert answer("c2") == 404
+
+
 def test_a_filter_in_force_is_shown_whatever_it_is(tmp_path: Path) -> None:
     with served(tmp_path, []) as server, client(server) as http:
         _, page = read(http, "/ui/runs?agent=nobody&age=3h")

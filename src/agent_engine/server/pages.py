@@ -202,9 +202,11 @@ async def decide(
     """Answer what a run asks; it goes on aside, and its page shows how."""
     _check_form(request, browser, csrf)
     here = services(request)
-    waiting = {one.run_id for one in await here.waiting(browser.identity)}
-    if run_id not in waiting:
-        raise ApiError(404, "not_found", "No run of that id waits for an approval.")
+    asks = {one.run_id: {ask.call_id for ask in one.asks} for one in await here.waiting(browser.identity)}
+    if run_id not in asks:
+        raise ApiError(404, "not_found", "No run of that id waits for an approval; perhaps somebody was faster.")
+    if not asks[run_id].issuperset(call_id):
+        raise ApiError(409, "conflict", "This call waits no more; perhaps somebody was faster.")
     here.runs.resume_aside(run_id, dict.fromkeys(call_id, decision), browser.identity)  # type: ignore[arg-type]  # the pattern
     await here.live.settle(run_id)
     return RedirectResponse(f"/ui/runs/{quote(run_id, safe='')}", 303)
