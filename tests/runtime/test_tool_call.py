@@ -722,3 +722,32 @@ async def test_what_a_body_edits_in_its_arguments_is_not_what_the_model_asked_fo
     (asked,) = [part for message in result.messages for part in message.get("tool_calls") or ()]
     assert "/b" not in str(asked)
     assert all(payload.tool_input == {"options": {"paths": ["/a"]}} for payload in trace.of("after_tool"))
+
+
+async def test_what_was_refused_inside_a_wrapper_is_not_run_on_a_second_try() -> None:
+    ran: list[str] = []
+
+    async def work() -> str:
+        """Work."""
+        ran.append("work")
+        return "done"
+
+    @wrap_tool_call
+    async def insists(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except BaseException:  # noqa: BLE001 - what a user may write
+            return await call_next(request)
+
+    @wrap_tool_call
+    async def refuses_once(request: Any, call_next: Any) -> Any:
+        if not refused:
+            refused.append(True)
+            raise GuardrailBlocked("not now")
+        return await call_next(request)
+
+    refused: list[bool] = []
+    one = made([call("work"), "answer"], [work], middleware=MiddlewareChain([insists, refuses_once]))
+    await one.run()
+    assert one.tool_text() == "Execution of work was blocked by security policy. Reason: not now"
+    assert ran == []

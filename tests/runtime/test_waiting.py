@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from agent_engine import AuthContext, RunContext
 from agent_engine.hooks import HookResult, current_run_context, wrap_tool_call
-from agent_engine.hooks.middleware import MiddlewareChain
+from agent_engine.hooks.middleware import MiddlewareChain, ToolResponse
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.memory.sqlite import SqliteStore
 from agent_engine.memory.store import ConversationKey, MemoryStore
@@ -202,6 +203,63 @@ async def test_a_wrapper_is_entered_again_and_its_gates_are_not_asked_twice() ->
     assert (await one.resume(waiting.run_id, {"c1": "yes"})).output == "answer"
     assert runs.ran == ["redirected"]
     assert seen == ["a", "redirected"]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_a_further_call_of_a_wrapper_does_not_wait_for_a_person(deep: bool) -> None:
+    """To go on with it the wrapper would begin anew, and what it had run before would run twice."""
+
+    @wrap_tool_call
+    async def again(request: Any, call_next: Any) -> Any:
+        first = await call_next(request)
+        return first if first.error is None and not deep else await call_next(request)
+
+    class Breaks(Runs):
+        async def work(self, target: str = "x") -> str:
+            self.ran.append(target)
+            raise ValueError("once more?")
+
+    runs = Breaks()
+    registry = HookRegistry()
+    chain = MiddlewareChain([again])
+    if deep:
+        child = node_of(["first", call("work"), "refused"], [runs.work], name="child")
+        turns = [call("child", {"message": "go"}), "answer"]
+        one = later(turns, runs, registry=asking(registry), middleware=chain, children=(child,))
+    else:
+        one = later([call("work", {"target": "a"}), "answer"], runs, registry=asking(registry), middleware=chain)
+    trace = listen(registry)
+    result = await one.run()
+    if not deep:
+        assert result.status == "waiting"
+        result = await one.resume(result.run_id, {"c1": "yes"})
+    assert (result.status, runs.ran) == ("completed", [] if deep else ["a"])
+    assert one.tool_text() == ("refused" if deep else f'{{"error": "{BLOCKED}"}}')
+    assert trace.names.count("after_agent") == (3 if deep else 1)
+
+
+async def test_a_wrapper_that_catches_everything_holds_no_wait_back() -> None:
+    @wrap_tool_call
+    async def catches(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except BaseException:  # noqa: BLE001 - what a user may write
+            with contextlib.suppress(BaseException):
+                await call_next(request)
+            return ToolResponse(request.tool_name, "as if nothing had been", None, request.context)
+
+    runs = Runs()
+    child = node_of([call("work", {"target": "deep"}), "child is done"], [runs.work], name="child")
+    one = later(
+        [call("child", {"message": "go"}), "answer"], runs, children=(child,), middleware=MiddlewareChain([catches])
+    )
+    trace = listen(one.registry)
+    waiting = await one.run()
+    assert waiting.status == "waiting"
+    (ask,) = waiting.pending
+    assert (await one.resume(waiting.run_id, {ask.call_id: "yes"})).output == "answer"
+    assert (one.tool_text(), runs.ran) == ("child is done", ["deep"])
+    assert unbalanced(trace.names) == []
 
 
 async def test_counts_and_usage_go_on() -> None:

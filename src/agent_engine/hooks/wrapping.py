@@ -30,27 +30,21 @@ async def around(
     call_next: Callable[[Request], Awaitable[Response]],
     answers: type[Response],
 ) -> Response | Refused:
-    """One wrap_* chain. A refusal or a broken hook inside stands, whatever a wrapper further out makes of it."""
-    stands: list[tuple[Exception, Layer | None]] = []
-    cancelled: list[asyncio.CancelledError] = []
+    """One wrap_* chain. A refusal, a broken hook or an end of the run inside stands, whatever a wrapper further out
+    makes of it; and nothing is run for it any more."""
+    stands: list[tuple[BaseException, Layer | None]] = []
 
     async def enter(depth: int, sent: Request) -> Response:
-        if cancelled:  # a wrapper that does not listen gets nothing run any more
-            raise cancelled[0]
+        if stands:
+            raise stands[0][0]
         layer = layers[depth] if depth < len(layers) else None
         try:
             if layer is None:
                 return await call_next(sent)
             wrapped = _observer if layer.observe else _wrapper
             return await wrapped(layer, sent, lambda passed: enter(depth + 1, passed), answers)
-        except asyncio.CancelledError as problem:
-            if being_cancelled():
-                cancelled.append(problem)
-            raise
-        except Exception as problem:
-            if not (isinstance(problem, (GuardrailBlocked, HookError, RunBlocked)) or ends_the_run(problem)):
-                raise
-            if not any(problem is one for one, _ in stands):
+        except BaseException as problem:
+            if not stands and _stands(problem):
                 stands.append((problem, layer))
             raise
 
@@ -65,6 +59,14 @@ async def around(
     if isinstance(first, GuardrailBlocked) and layer is not None:
         return Refused(first.reason, layer.name)
     raise first
+
+
+def _stands(problem: BaseException) -> bool:
+    """Whether what was raised inside is no mere failure, which a wrapper may answer in its place."""
+    if isinstance(problem, asyncio.CancelledError):
+        return being_cancelled()
+    refused = isinstance(problem, (GuardrailBlocked, HookError, RunBlocked))
+    return refused or not isinstance(problem, Exception) or ends_the_run(problem)
 
 
 async def _wrapper(

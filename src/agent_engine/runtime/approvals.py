@@ -73,18 +73,20 @@ def grant_of(ask: ToolApproval) -> Grant:
     return (ask.agent, ask.tool_name, ask.server_id)
 
 
-async def consult(step: Step, ask: ToolApproval, target: str | tuple[str, ...], seconds: float) -> Reply:
+async def consult(
+    step: Step, ask: ToolApproval, target: str | tuple[str, ...], seconds: float, *, may_wait: bool
+) -> Reply:
     """Find out whether a call may run: a grant of the session, a hook on ``on_permission_ask``, then the approver.
 
     ``target`` are the names of the tool that matchers are tried against. A yes for the session is remembered in the
-    session.
+    session. ``may_wait``: whether the answer may be "later".
     """
     session, grant = step.state.session, grant_of(ask)  # what is asked now, whatever an approver makes of the ask
     if session is not None and grant in session.grants:
         return Reply("yes", "grant", ask.arguments)
     reply = await _ask_hooks(step, ask, target)
     if reply is None:
-        reply = await _ask_person(step, ask, seconds)
+        reply = await _ask_person(step, ask, seconds, may_wait)
     if reply.decision == "session" and session is not None:
         session.grants.add(grant)
     return reply
@@ -113,7 +115,7 @@ async def _ask_hooks(step: Step, ask: ToolApproval, target: str | tuple[str, ...
     return Reply("yes", "hook", verdict.payload.tool_input, None, verdict.hook)
 
 
-async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
+async def _ask_person(step: Step, ask: ToolApproval, seconds: float, may_wait: bool) -> Reply:
     from agent_engine.hooks.limits import within
     from agent_engine.hooks.payloads import private_copy
     from agent_engine.runtime.reporting import notify
@@ -121,7 +123,7 @@ async def _ask_person(step: Step, ask: ToolApproval, seconds: float) -> Reply:
     state = step.state
     approver = state.host.approver
     given = ask.arguments
-    if approver is None or (approver == "later" and not state.may_wait):
+    if approver is None or (approver == "later" and not may_wait):
         return Reply("no", "nobody", given)
     _tell_apart(state, ask)
     message = await notify(step, "approval_needed", f"Approval needed: {ask.tool_name} ({ask.call_id}).")

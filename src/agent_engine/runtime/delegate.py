@@ -75,6 +75,7 @@ async def run_child(parent: Turn, node: Node, message: str, call: ToolInvocation
             depth=parent.depth + 1,
             parent_id=call.step_id,
             frame=call.extra.get("frame"),
+            may_wait=call.extra.get("may_wait", True),
             timers=parent.step.timers,
         )
     except Waiting as waiting:

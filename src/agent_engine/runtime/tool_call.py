@@ -116,6 +116,7 @@ class ToolPassage:
         "error",
         "gates",
         "inner",
+        "may_wait",
         "results",
         "resumed",
         "step",
@@ -139,7 +140,9 @@ class ToolPassage:
         self.step = step
         self.resumed = resumed
         self.inner = inner
-        self.gates = Gates(turn, call, tool, step, resumed)
+        # A further call of a wrapper cannot be gone on with: the wrapper would begin anew, with the calls before it.
+        self.may_wait = turn.may_wait and not inner
+        self.gates = Gates(turn, call, tool, step, resumed, self.may_wait)
         self.results = ResultHooks(turn, call, tool, step, self.gates)
         self.called = 0
         self.ended = False
@@ -211,6 +214,8 @@ class ToolPassage:
         )
         if frame is not None:
             invocation.extra["frame"] = frame
+        if not self.may_wait:
+            invocation.extra["may_wait"] = False
         # What the body sets in context variables is seen by nobody else, its closing hooks included.
         own = contextvars.copy_context()
         own.run(CALLING.set, turn)

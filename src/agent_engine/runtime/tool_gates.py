@@ -72,6 +72,7 @@ class Gates:
     __slots__ = (
         "_again",
         "_approved",
+        "_may_wait",
         "_passes",
         "_resumed",
         "arguments",
@@ -89,7 +90,15 @@ class Gates:
         "values",
     )
 
-    def __init__(self, turn: Turn, call: ToolCall, tool: Tool, step: Step, resumed: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        call: ToolCall,
+        tool: Tool,
+        step: Step,
+        resumed: Mapping[str, Any] | None,
+        may_wait: bool,
+    ) -> None:
         self.turn = turn
         self.call = call
         self.tool = tool
@@ -104,6 +113,7 @@ class Gates:
         self._passes = 0
         self._approved: set[str] = set()
         self._resumed = resumed
+        self._may_wait = may_wait
         # A changed request of a wrapper that was on its way when the run stopped, and how far it had come.
         self._again: dict[str, Any] | None = None
 
@@ -213,7 +223,7 @@ class Gates:
             hook=asked.hook if asked is not None else None,
             run_id=self.turn.state.run_id,
         )
-        reply = await consult(self.step, ask, self.target, self.turn.state.limits.approval_s)
+        reply = await consult(self.step, ask, self.target, self.turn.state.limits.approval_s, may_wait=self._may_wait)
         if reply.decision == "later":
             raise Waiting((ask,), self._frame_of(ask))
         await self._lifted(reply)

@@ -57,6 +57,7 @@ async def run_node(
     frame: dict[str, Any] | None = None,
     timers: tuple[asyncio.Timeout, ...] = (),
     turns: list[Turn] | None = None,
+    may_wait: bool = True,
 ) -> Answer:
     """One turn of ``node``, from before_agent to after_agent.
 
@@ -68,10 +69,11 @@ async def run_node(
         frame: what a waiting turn left; the turn goes on from there.
         timers: the time limits that the turn runs under.
         turns: gets the Turn, for a caller that needs its messages.
+        may_wait: whether an approver may say "later" in it.
     """
     seconds = node.limits.timeout_s if depth else None
     timer = asyncio.timeout(seconds) if seconds is not None else None
-    turn = Turn(state, node, scope, depth, parent_id, timers if timer is None else (*timers, timer))
+    turn = Turn(state, node, scope, depth, parent_id, timers if timer is None else (*timers, timer), may_wait)
     if turns is not None:
         turns.append(turn)
     if timer is None:
@@ -98,6 +100,7 @@ class Turn:
         "first",
         "held",
         "last_call",
+        "may_wait",
         "messages",
         "model_calls",
         "model_index",
@@ -128,12 +131,14 @@ class Turn:
         depth: int = 0,
         parent_id: str | None = None,
         timers: tuple[asyncio.Timeout, ...] = (),
+        may_wait: bool = True,
     ) -> None:
         self.state = state
         self.node = node
         self.scope = scope
         self.depth = depth
         self.step = Step(state, scope, "agent", node.name, node.name, parent_id, timers)
+        self.may_wait = may_wait and state.may_wait
         self.started = time.perf_counter()
         # A turn lives in one task, its tool calls perhaps in others.
         self.task = asyncio.current_task()
