@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import sqlite3
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from tests.records.build import hook_run, record, tool_step
+from tests.records.build import AT, hook_run, record, tool_step
 from tests.records.build import run as run_entries
 from tests.server.kit import call, calls, office_hooks, served
 from tests.server.test_api import client, settled
 
 from agent_engine.hooks.registry import HookRegistry
+from agent_engine.records.journal import StepOpened
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
 
@@ -257,6 +260,21 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_one_that_counted(tmp_pat
         assert answer("c2") == 200
         assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
         assert answer("c2") == 404
+
+
+def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    address = f"sqlite:{folder / 'records.db'}"
+    begun = [StepOpened("cut", "t1", "turn", "tool", "search", "main", AT), *run_entries("cut", closed=False)]
+    asyncio.run(record(address, begun))
+    with contextlib.closing(sqlite3.connect(folder / "records.db")) as database, database:
+        database.execute("UPDATE record_writers SET stopped_at = NULL, born = '0'")  # as if killed before it could stop
+    with served(folder, []) as server, client(server) as http:
+        text, _ = read(http, "/ui/runs/cut")
+        assert "still going" not in text
+        assert "unknown: its process ended first" in text
+        assert "began, and no end of it is recorded" in text
+        assert "interrupted" in read(http, "/ui/runs?status=interrupted")[0]
 
 
 def test_a_filter_in_force_is_shown_whatever_it_is(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def stats(store: Store = None, config: Config = None, since: Since = None, as_js
         typer.echo(f"No gate saw {one.count} {step} ({plain(one.name)}{plain(where)}).")
     for mark in marks:
         if mark.kind == "recovered":
-            typer.echo(f"{iso(mark.at)}: the log had not been closed; {len(mark.open_runs)} runs were open then.")
+            typer.echo(f"{iso(mark.at)}: the log had not been closed; runs open then: {len(mark.open_runs)}.")
         elif mark.kind == "lost":
             typer.echo(f"{iso(mark.at)}: {mark.count} entries were lost before entry {mark.seq}.")
 

@@ -63,6 +63,7 @@ class StepRow:
     depth: int
     bar: Bar
     asked: str | None
+    outcome: str
     happened: str
     tone: str
     used: str | None
@@ -287,6 +288,7 @@ class _Scale:
         self.quiet = detail.quiet
         self.start = detail.run.started_at
         self.run_waits = detail.run.status == "waiting"
+        self.run_goes_on = detail.run.status in ("open", "waiting")
         ends = [
             step.started_at + (step.duration_ms or 0) / 1000 for step in detail.steps if step.started_at is not None
         ]
@@ -315,13 +317,15 @@ def _hook_row(record: Record, scale: _Scale) -> HookRow:
 
 def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mapping[str, Any]]) -> StepRow:
     asked, used, result = _captured(step, changes)
+    cut_off = step.outcome == "open" and not scale.run_goes_on
     return StepRow(
         step,
         depth,
         scale.bar(step.started_at, step.duration_ms),
         None if asked is None else json_text(asked),
-        _happened(step, scale.run_waits),
-        _tone(step, scale.run_waits),
+        "interrupted" if cut_off else step.outcome,
+        "began, and no end of it is recorded" if cut_off else _happened(step, scale.run_waits),
+        "failed" if cut_off else _tone(step, scale.run_waits),
         None if used is None or used == asked else json_text(used),
         None if result is None else json_text(result),
         diff(asked, used) if asked is not None and used is not None else [],
