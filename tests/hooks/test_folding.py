@@ -69,6 +69,12 @@ def test_one_is_not_true_and_a_tuple_is_no_list() -> None:
         assert not same(one, other)
 
 
+def test_containers_of_one_length_are_not_the_same_for_that() -> None:
+    for one, other in [([], {}), ({}, []), ({"a": 1}, {"b": 1}), ({"a": {"b": 1}}, {"a": {"c": 1}}), ({"a": 1}, [1])]:
+        assert not same(one, other)
+    assert same({"a": 1, "b": [2]}, {"b": [2], "a": 1})
+
+
 def test_what_cannot_be_compared_is_another_value_unless_it_is_the_very_same() -> None:
     odd = Odd()
     assert same([odd], [odd])
