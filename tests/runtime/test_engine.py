@@ -717,3 +717,45 @@ async def test_a_system_made_in_python_runs_too(tmp_path: Path, monkeypatch: pyt
         assert (await built.run("hello")).output == "done"
     with pytest.raises(SpecError, match="not declared"):
         Engine(system.model_copy(update={"tools": {}}))
+
+
+async def test_a_stream_that_is_read_after_the_engine_was_closed_runs_nothing(tmp_path: Path) -> None:
+    path = project(tmp_path, "system: {name: demo}\nagents: {a: {}}\ngraph: {a: }\n")
+    built, model = engine(path, ["never"])
+    async with built:
+        stream = built.stream("hello")
+    with pytest.raises(EngineError, match="this engine is closed"):
+        await anext(stream)
+    assert model.requests == []
+
+
+async def test_closing_ends_runs_that_are_under_way_on_other_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_engine.runtime.engine.GRACE_SECONDS", 0.05)
+    stays = "import asyncio\n\nasync def stay() -> str:\n    await asyncio.Event().wait()\n    return 'never'\n"
+    path = project(
+        tmp_path,
+        "system: {name: demo}\nagents: {a: {tools: [stay]}}\ntools: {stay: Stays.}\ngraph: {a: }\n",
+        {"plugins/tools/stay.py": stays},
+    )
+    outcomes: list[BaseException] = []
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(built.run("hello"))
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            outcomes.append(error)
+
+    registry = HookRegistry()
+    registry.register_function("before_tool_call", lambda seen: loop.call_soon_threadsafe(heard.set), observe=True)
+    built, _ = engine(path, [call("stay"), "never"], hooks=registry)
+    await built.build()
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    await heard.wait()
+    await built.close()
+    await asyncio.to_thread(thread.join, 20)
+    assert [type(error) for error in outcomes] == [asyncio.CancelledError]

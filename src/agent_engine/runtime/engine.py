@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -83,7 +85,8 @@ class Engine:
         )
         self._built: Built | None = None
         self._state: Literal["new", "building", "open", "closing", "closed"] = "new"
-        self._under_way: set[asyncio.Task[Any]] = set()
+        # Runs may be under way on any loop.
+        self._under_way: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -145,11 +148,13 @@ class Engine:
             self._state = "closed"
 
     async def _close(self) -> None:
-        runs = {task for task in self._under_way if task is not asyncio.current_task()}
+        runs = {_ended(task, loop): (task, loop) for task, loop in list(self._under_way.items())}
         if runs:
             _, late = await asyncio.wait(runs, timeout=GRACE_SECONDS)
-            for task in late:
-                task.cancel()
+            for one in late:
+                task, loop = runs[one]
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    loop.call_soon_threadsafe(task.cancel)
             if late:
                 await asyncio.wait(late, timeout=2 * GRACE_SECONDS)
         try:
@@ -168,22 +173,27 @@ class Engine:
         ``context`` says who asks; with a conversation_id the conversation goes on. ``history`` are messages that came
         before. Raises what :func:`agent_engine.runtime.run.run_request` raises.
         """
-        built = self._ready("run")
         from agent_engine.runtime.run import run_request
 
-        return await self._tracked(run_request(built.root, message, host=built.host, context=context, history=history))
+        return await self._tracked(
+            "run",
+            lambda built: run_request(built.root, message, host=built.host, context=context, history=history),
+        )
 
     def stream(
         self, message: str | list[dict[str, Any]], context: RunContext | None = None, history: Sequence[Message] = ()
     ) -> AsyncIterator[RunEvent]:
         """The events of one request as they happen, ``final`` last; then the run's own exception, if it failed."""
-        built = self._ready("stream")
+        self._ready("stream")
         from agent_engine.runtime.run import run_request
         from agent_engine.runtime.streaming import stream_events
 
         return stream_events(
             lambda emit: self._tracked(
-                run_request(built.root, message, host=built.host, context=context, history=history, emit=emit)
+                "stream",
+                lambda built: run_request(
+                    built.root, message, host=built.host, context=context, history=history, emit=emit
+                ),
             )
         )
 
@@ -196,10 +206,12 @@ class Engine:
         Raises:
             LookupError: no such agent has the tool. Any other exception is the one the tool raised, or the request's.
         """
-        built = self._ready("call_tool")
         from agent_engine.runtime.run import call_tool_directly
 
-        outcome = await self._tracked(call_tool_directly(built.root, name, arguments, host=built.host, context=context))
+        outcome = await self._tracked(
+            "call_tool",
+            lambda built: call_tool_directly(built.root, name, arguments, host=built.host, context=context),
+        )
         if outcome.error is not None:
             raise outcome.error
         if outcome.status not in ("ok", "denied"):
@@ -212,22 +224,27 @@ class Engine:
         self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
     ) -> RunResult:
         """Go on with a waiting run. ``decisions`` maps call ids to ``"yes"``, ``"session"`` or ``"no"``."""
-        built = self._ready("resume")
         from agent_engine.runtime.run import resume_request
 
-        return await self._tracked(resume_request(built.root, run_id, decisions, host=built.host, context=context))
+        return await self._tracked(
+            "resume",
+            lambda built: resume_request(built.root, run_id, decisions, host=built.host, context=context),
+        )
 
     def resume_stream(
         self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
     ) -> AsyncIterator[RunEvent]:
         """The events of a waiting run that goes on, as :meth:`stream` gives those of a new one."""
-        built = self._ready("resume_stream")
+        self._ready("resume_stream")
         from agent_engine.runtime.run import resume_request
         from agent_engine.runtime.streaming import stream_events
 
         return stream_events(
             lambda emit: self._tracked(
-                resume_request(built.root, run_id, decisions, host=built.host, context=context, emit=emit)
+                "resume_stream",
+                lambda built: resume_request(
+                    built.root, run_id, decisions, host=built.host, context=context, emit=emit
+                ),
             )
         )
 
@@ -235,15 +252,17 @@ class Engine:
         """The stored runs that wait for an approval, oldest first."""
         return await self._ready("waiting").host.store.list_waiting()
 
-    async def _tracked(self, work: Awaitable[T]) -> T:
+    async def _tracked(self, what: str, work: Callable[[Built], Awaitable[T]]) -> T:
+        """Await ``work``, which ``close`` waits for; an engine that was closed before it began does nothing."""
+        built = self._ready(what)
         task = asyncio.current_task()
         if task is None or task in self._under_way:
-            return await work
-        self._under_way.add(task)
+            return await work(built)
+        self._under_way[task] = asyncio.get_running_loop()
         try:
-            return await work
+            return await work(built)
         finally:
-            self._under_way.discard(task)
+            self._under_way.pop(task, None)
 
     def _ready(self, what: str) -> Built:
         if self._state != "open" or self._built is None:
@@ -280,3 +299,15 @@ class Engine:
         """What was odd but no error: in the file, at the MCP servers, in matchers that match nothing."""
         found = [str(problem) for problem in self.loaded.warnings]
         return (*found, *(self._built.all_warnings if self._built is not None else ()))
+
+
+def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    """What tells this loop that a task has ended, which may live on another one."""
+    if loop is asyncio.get_running_loop():
+        return task
+    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+    try:
+        loop.call_soon_threadsafe(task.add_done_callback, lambda _: ended.set_result(None))
+    except RuntimeError:
+        ended.set_result(None)  # its loop is closed
+    return asyncio.wrap_future(ended)
