@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from agent_engine.hooks.definition import FunctionHook
 from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError, HookRegistrationError
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.managed import (
+    AuthContext,
+    HookInvocation,
     McpRequestContext,
     RunContext,
     RunEndContext,
@@ -1020,3 +1023,55 @@ async def test_an_edit_of_something_very_deep_is_a_change(kernel: Any, kind: str
     kernel.add(E.AFTER_TOOL, lambda payload: build(), kind)
     verdict = await kernel.dispatch(E.AFTER_TOOL, AfterToolInput(tool_output=build()))
     assert verdict.changed
+
+
+# The identity of a run
+
+
+def _caller() -> RunContext:
+    auth = AuthContext(user_id="ann", metadata={"roles": ["user"]}, inbound_access_token="t0ken")
+    return RunContext(user_id="ann", metadata={"tags": ["a"]}, auth_context=auth)
+
+
+def _makes_itself_admin(context: RunContext) -> None:
+    context.metadata["tags"].append("b")
+    context.auth_context.metadata["roles"].append("admin")
+
+
+@pytest.mark.parametrize("keywords", [{"observe": True}, {"shadow": True}, {"sequential": False}, {"broken": True}])
+async def test_who_calls_is_not_changed_by_a_hook_that_does_not_count(
+    kernel: Any, kind: str, keywords: dict[str, bool]
+) -> None:
+    broken = "broken" in keywords
+
+    def hook(context: RunContext) -> None:
+        _makes_itself_admin(context)
+        if broken:
+            raise KeyError
+
+    kernel.add(E.ON_RUN_START, hook, kind, **({"failure_policy": "warn"} if broken else keywords))
+    verdict = await kernel.dispatch(E.ON_RUN_START, _caller())
+    assert (verdict.decision, verdict.payload) == ("allow", _caller())
+    assert verdict.payload.auth_context.inbound_access_token == "t0ken"
+
+
+async def test_who_calls_is_changed_in_place_by_a_hook_that_counts(kernel: Any, kind: str) -> None:
+    kernel.add(E.ON_RUN_START, _makes_itself_admin, kind)
+    verdict = await kernel.dispatch(E.ON_RUN_START, _caller())
+    assert (verdict.decision, verdict.payload.auth_context.metadata) == ("modify", {"roles": ["user", "admin"]})
+
+
+async def test_the_run_context_of_an_invocation_and_of_a_predicate_is_a_copy(kernel: Any) -> None:
+    def declared(event: HookInvocation) -> None:
+        assert event.run_context is not None
+        _makes_itself_admin(event.run_context)
+
+    def predicate(context: RunContext) -> bool:
+        _makes_itself_admin(context)
+        return True
+
+    kernel.registry.register(FunctionHook(event=E.BEFORE_TOOL, func=declared, managed_call=True, when=predicate))
+    caller = _caller()
+    verdict = await kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput(), Site(run_context=caller))
+    assert verdict.decision == "allow"
+    assert caller == _caller()

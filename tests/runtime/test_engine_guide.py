@@ -291,7 +291,7 @@ async def test_identity_reaches_hooks_by_the_event_and_frozen_contexts_show_no_s
     def identify(event):
         user_id = event.run_context.user_id
         token = event.run_context.auth_context.inbound_access_token
-        seen.append((user_id, token, repr(event.run_context), current_run_context() is event.run_context))
+        seen.append((user_id, token, repr(event.run_context), current_run_context() == event.run_context))
 
     def enrich(event):
         context = event.payload_as(RunContext)

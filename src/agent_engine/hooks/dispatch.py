@@ -16,6 +16,7 @@ from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, pressed, within
 from agent_engine.hooks.offload import Stage, call
+from agent_engine.hooks.payloads import private_copy
 from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
 from agent_engine.hooks.rows import Ran, hook_run, result_row, text_of
 from agent_engine.hooks.together import DISCARDED, Edits, Job, is_awaitable, run_together
@@ -394,7 +395,7 @@ class Dispatch:
     def _run_context(self) -> Any:
         from agent_engine.hooks.managed import RunContext
 
-        return self.site.run_context or RunContext()
+        return private_copy(self.site.run_context) or RunContext()
 
     # Rows
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from agent_engine.hooks.payloads import private_copy
+from agent_engine.hooks.payloads import Copied, private_copy
 
 MASK = "***"
 
@@ -91,7 +91,7 @@ class Headers(dict[str, str]):
         return Headers(self)
 
 
-class Context:
+class Context(Copied):
     """Base of the contexts: masked when shown, never pickled, changed by making another."""
 
     __slots__ = ()
@@ -140,8 +140,11 @@ class Context:
         return self._copy()
 
     def _copy(self: _C) -> _C:
-        """A private copy: its containers are shared with nobody."""
-        return self._with(**{name: private_copy(getattr(self, name)) for name in self._containers})
+        """A private copy: its containers, and those of a context in it, are shared with nobody."""
+        new = object.__new__(type(self))
+        for name in self._fields():
+            object.__setattr__(new, name, private_copy(object.__getattribute__(self, name)))
+        return new
 
     def _with(self: _C, **changes: Any) -> _C:
         values = {name: getattr(self, name) for name in self._fields()}
@@ -403,9 +406,15 @@ class HookInvocation(Context):
         return Context._shown(self, name)
 
 
+_names_of: dict[type[Any], tuple[str, ...]] = {}
+
+
 def context_fields(kind: type[Any]) -> tuple[str, ...]:
     """The field names of a context or payload type."""
-    return tuple(str(one.name) for one in dataclasses.fields(kind))
+    known = _names_of.get(kind)
+    if known is None:
+        known = _names_of[kind] = tuple(str(one.name) for one in dataclasses.fields(kind))
+    return known
 
 
 RUN_CONTEXT: ContextVar[RunContext | None] = ContextVar("agent_engine_run_context", default=None)

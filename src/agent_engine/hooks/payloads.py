@@ -28,10 +28,19 @@ _set = object.__setattr__
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
+class Copied:
+    """What makes a private copy of itself: a context, also where it stands in another one."""
+
+    __slots__ = ()
+
+    def _copy(self) -> Any:
+        raise NotImplementedError
+
+
 def private_copy(value: _T) -> _T:
     """A copy of the dicts, lists, tuples and sets in ``value``, down to 200 levels; everything else is shared.
 
-    A container that refers to itself does so in the copy, too.
+    A container that refers to itself does so in the copy, too. A context is copied with all that it holds.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -41,7 +50,7 @@ def private_copy(value: _T) -> _T:
     if isinstance(value, (dict, list, tuple, set)):
         copied: _T = _copy(value, {}, MAX_COPY_DEPTH)
         return copied
-    return value
+    return value._copy() if isinstance(value, Copied) else value
 
 
 def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:

@@ -14,7 +14,7 @@ from agent_engine.hooks.dispatch import Dispatch, let_through
 from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
-from agent_engine.hooks.payloads import payload_type, set_turn
+from agent_engine.hooks.payloads import payload_type, private_copy, set_turn
 from agent_engine.hooks.quick import Patience, Underway, call_all, call_all_timed, relay, set_off, together, walk
 from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.told import Telling
@@ -67,8 +67,8 @@ class Entry:
             plugin=hook.plugin,
             method=hook.method,
             ref=hook.ref,
-            run_context=site.run_context,
-            metadata=dict(site.metadata or {}),
+            run_context=private_copy(site.run_context),
+            metadata=private_copy(site.metadata or {}),
         )
 
 
