@@ -75,7 +75,7 @@ def test_a_server_that_cannot_be_listed_is_said(
     done = agentctl("mcp", "list", "--config", system(tmp_path, server, more=", gone", servers=declared))
     assert done.code == 1
     assert "gone  http://127.0.0.1:9" in done.out
-    assert "does not answer" in done.out
+    assert "cannot be used now" in done.out
     required = agentctl(
         "mcp", "list", "--config", system(tmp_path / "b", server, servers=declared.replace("false", "true"))
     )

@@ -51,6 +51,19 @@ async def test_a_required_server_that_is_down_stops_the_build_with_one_sentence(
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(404, "look at the path of its url"), (501, "look at the path of its url"), (403, "is not enough for it")],
+)
+async def test_an_address_that_is_no_mcp_servers_or_refuses_says_what_to_look_at(
+    server: FakeMcpServer, status: int, advice: str
+) -> None:
+    server.statuses.update({"server/discover": [status] * 9, "initialize": [status] * 9})
+    with raises_text(McpServerError, f"answered {status}: ", advice):
+        async with connected(declared(server, "auto")):
+            pass
+
+
 async def test_all_required_servers_that_are_down_are_named(server: FakeMcpServer) -> None:
     with FakeMcpServer() as gone:
         pass

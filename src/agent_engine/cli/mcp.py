@@ -114,7 +114,7 @@ async def _listed(clients: McpClients, server: McpServer, context: Any) -> dict[
     except McpError as problem:
         return {**entry, "problem": str(problem), "tools": []}
     if clients.absent(server.id):
-        entry["problem"] = "It does not answer; it is optional, and its tools are absent."
+        entry["problem"] = "It cannot be used now; it is optional, and its tools are absent."
     shown = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
     return {**entry, "tools": shown}
 

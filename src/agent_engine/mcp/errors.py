@@ -72,6 +72,17 @@ def unauthorized(server_id: str, where: str, asked: bool) -> McpToolError:
     )
 
 
+_OF_STATUS = {
+    403: ": what the before_mcp_request hooks sent is not enough for it",
+    **dict.fromkeys((404, 405, 501), ": no MCP server seems to be there; look at the path of its url"),
+}
+
+
+def answered(server_id: str, where: str, status: int) -> McpToolError:
+    text = f"MCP server '{server_id}' at {where} answered {status}{_OF_STATUS.get(status, '')}."
+    return McpToolError(server_id, text, "status")
+
+
 def redirected(server_id: str, where: str, status: int, target: str) -> McpToolError:
     return McpToolError(
         server_id,

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from agent_engine.hooks.errors import HookError
 from agent_engine.mcp import errors
 from agent_engine.mcp.call import CALL_HEADER, Aborted, Call, Calls
-from agent_engine.mcp.errors import McpToolError
+from agent_engine.mcp.errors import McpToolError, answered
 from agent_engine.mcp.gate import CLOSE, STREAM, Gate
 from agent_engine.mcp.stream import AnswerStream, is_end, read_whole, release
 
@@ -258,9 +258,7 @@ class _Passing:
         had_session = "mcp-session-id" in self.request.headers
         if status == 404 and had_session and self.request.method == "POST":
             self.call.session_gone = True
-        self.call.note = McpToolError(
-            self.server.id, f"MCP server '{self.server.id}' at {self.server.where} answered {status}.", "status"
-        )
+        self.call.note = answered(self.server.id, self.server.where, status)
 
 
 async def _briefly(sending: Awaitable[httpx2.Response]) -> httpx2.Response:
