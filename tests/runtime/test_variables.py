@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_engine import Agent, RunContext
+from agent_engine import Agent, AuthContext, RunContext
 from agent_engine.hooks import current_run_context
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.models.scripted import ScriptedModel
@@ -197,3 +197,24 @@ async def test_the_run_context_is_the_runs_wherever_one_looks() -> None:
     result = await one.run(context=RunContext(user_id="u"))
     assert {(context.user_id, context.run_id) for context in seen} == {("changed", result.run_id)}
     assert current_run_context() is None
+
+
+async def test_what_on_run_start_edits_in_place_is_its_runs_alone() -> None:
+    def edits(context: RunContext) -> None:
+        context.metadata["tags"].append("b")
+        context.auth_context.metadata["roles"].append("admin")
+
+    def caller() -> RunContext:
+        return RunContext(metadata={"tags": ["a"]}, auth_context=AuthContext(metadata={"roles": ["user"]}))
+
+    seen: list[object] = []
+    one = made(["answer", "answer"])
+    one.registry.register_function("on_run_start", edits)
+    one.registry.register_function("before_agent", lambda _: seen.append(current_run_context()))
+    given = caller()
+    for _ in range(2):
+        await one.run(context=given)
+    assert given == caller()
+    for context in seen:
+        assert isinstance(context, RunContext)
+        assert (context.metadata, context.auth_context.metadata) == ({"tags": ["a", "b"]}, {"roles": ["user", "admin"]})
