@@ -278,6 +278,7 @@ async def test_none_the_same_and_another_request_are_taken() -> None:
         (HookResult.ask("policy"), "policy"),
         (HookResult.deny(), None),
         (GuardrailBlocked("policy"), "policy"),
+        (ExceptionGroup("tasks", [KeyError(1), GuardrailBlocked("policy")]), "policy"),
     ],
 )
 @pytest.mark.parametrize("kind", ["before_model", "after_model", "before_tool", "after_tool"])

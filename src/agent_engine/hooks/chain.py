@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
-from agent_engine.hooks.errors import GuardrailBlocked, HookExecutionError
+from agent_engine.hooks.errors import HookExecutionError, guardrail_in
 from agent_engine.hooks.layer import KINDS, Item, Layer, copy_of, layer_of, log_failure
 from agent_engine.hooks.limits import within
 from agent_engine.hooks.result import STRICTNESS, HookResult
@@ -134,12 +134,13 @@ async def _through(layers: Sequence[Layer], item: Item) -> Item | Refused:
     """One before_* or after_* chain."""
     for layer in layers:
         said, problem = await within(_said(layer, copy_of(item) if layer.observe else item), LIMIT)
+        refusal = None if problem is None else guardrail_in(problem)
         if layer.observe:
-            if problem is not None and not isinstance(problem, GuardrailBlocked):
+            if problem is not None and refusal is None:
                 log_failure(layer, problem)
             continue
-        if isinstance(problem, GuardrailBlocked):
-            return Refused(problem.reason, layer.name)
+        if refusal is not None:
+            return Refused(refusal.reason, layer.name)
         try:
             if problem is not None:
                 raise problem

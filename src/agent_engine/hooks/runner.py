@@ -25,7 +25,8 @@ def fire_hook(
 
     Args:
         event: a member, its value, an old name or a member's name.
-        data: the event's payload, or a dict of its fields; keys that are no fields go to ``extra``.
+        data: a dict of the payload's fields, which is copied; keys that are no fields go to ``extra``. Or the payload
+            itself: sequential hooks edit it where its event has something to change, so fire it once at a time.
         target: what matchers are tried against; None takes it from the payload.
         registry: whose hooks run; None is the process-wide registry.
 
