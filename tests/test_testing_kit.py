@@ -89,6 +89,15 @@ def test_options_of_a_functions_registration_and_a_ready_payload() -> None:
     assert_modified(run_hook(upper, "before_tool", built, register_sequential=True), q="Y")
 
 
+def test_a_ready_payload_may_be_a_dict_and_is_one_of_this_event() -> None:
+    def no(payload: Any) -> str | None:
+        return "no" if payload.tool_name == "rm" else None
+
+    assert_denied(run_hook(no, "before_tool", {"tool_name": "rm"}), "no")
+    with pytest.raises(TypeError, match="The payload of before_tool is a BeforeToolInput or a dict of its fields"):
+        run_hook(no, "before_tool", payload("after_tool"))
+
+
 async def test_the_same_for_async_tests() -> None:
     async def gate(given: Any) -> bool:
         await asyncio.sleep(0)

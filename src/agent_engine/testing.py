@@ -87,7 +87,7 @@ async def arun_hook(
     Args:
         hook: a function (registered with the defaults), a HookDefinition of this event, or a HookRegistry.
         event: which event.
-        given: the payload; None builds it from ``fields``.
+        given: the payload, or a dict of its fields; None builds it from ``fields``.
         fields: fields of the payload, and of a function's registration as ``register_sequential=True`` and the like.
 
     Returns:
@@ -95,15 +95,17 @@ async def arun_hook(
 
     Raises:
         ValueError: there is no such event, or the hook is for another one.
+        TypeError: ``given`` is no payload of this event.
     """
     from agent_engine.hooks.events import CATALOGUE, event_of
     from agent_engine.hooks.registry import HookRegistry
     from agent_engine.hooks.result import Verdict
+    from agent_engine.hooks.runner import build_payload
     from agent_engine.hooks.scope import HookScope, Site
 
     event = event_of(event)
     options = {name.removeprefix("register_"): fields.pop(name) for name in [*fields] if name.startswith("register_")}
-    built = given if given is not None else payload(event, **fields)
+    built = build_payload(event, given) if given is not None else payload(event, **fields)
     if isinstance(hook, HookRegistry):
         registry = hook
     else:
