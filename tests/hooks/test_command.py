@@ -496,7 +496,7 @@ def test_what_cannot_work_is_refused_at_registration() -> None:
         ({"args": [" "]}, "nothing to run"),
         ({"args": ["sh", 5]}, "Hook 'command' .*list of words"),
         ({"args": "sh gate.sh"}, "list of words"),
-        ({"command": 5}, "one line of text"),
+        ({"command": ["sh", "x"]}, r"one line of text; a list of words is args=\[…\]"),
         ({"command": "echo 'open", "shell": False}, "cannot be split"),
     ):
         with pytest.raises(HookRegistrationError, match=says):

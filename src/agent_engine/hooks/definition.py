@@ -218,7 +218,7 @@ class CommandHook(HookDefinition):
                 raise self._refuse("args is a list of words, the program first")
             self.args = tuple(self.args)
         elif not isinstance(self.command, str) or not self.command.strip():
-            raise self._refuse("command is one line of text")
+            raise self._refuse("command is one line of text; a list of words is args=[…]")
         if self.inline:
             raise self._refuse("inline=True is for a short sync function, not for a process")
         self.env = {str(name): str(value) for name, value in self._mapping("env").items()}
