@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -228,6 +229,25 @@ async def test_retries_stay_inside_one_pair_with_on_retry_before_each_wait() -> 
     ]
     assert told == [(1, 0.0, 3, "ModelError", "model"), (2, 0.0, 3, "ModelError", "model")]
     assert trace.of("on_error") == []
+
+
+async def test_a_wait_of_hours_is_not_waited_for() -> None:
+    """A fallback model goes on at once."""
+    one = made(
+        [ModelError("come back tomorrow", retryable=True, retry_after=86_400)], fallback=[ScriptedModel(["answer"])]
+    )
+    trace = listen(one.registry)
+    async with asyncio.timeout(20):
+        assert (await one.run()).output == "answer"
+    assert trace.names.count("on_retry") == 0
+    assert trace.names.count("model_fallback") == 1
+
+
+@pytest.mark.parametrize("asked", ["soon", float("nan"), -5])
+async def test_a_wait_that_is_no_number_of_seconds_counts_as_none(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.runtime.retry.FIRST_WAIT_SECONDS", 0.001)
+    one = made([ModelError("busy", retryable=True, retry_after=asked), "answer"])
+    assert (await one.run()).output == "answer"
 
 
 async def test_retry_after_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ MODEL_ATTEMPTS = 3
 
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
+LONGEST_ASKED_SECONDS = 300.0
+"""An error that asks for a longer wait is final: a run is not held for it, and a fallback model may go on."""
 
 
 async def retried(
@@ -31,13 +33,14 @@ async def retried(
 ) -> T:
     """Await ``attempt()``; where it raises something that is ``worth`` it, wait and do so again.
 
-    ``on_retry`` fires before each wait. A wait is what the error's ``retry_after`` says, else exponential with jitter.
+    ``on_retry`` fires before each wait. A wait is what the error's ``retry_after`` says, else exponential with jitter;
+    an error that asks for more than LONGEST_ASKED_SECONDS is not waited for.
     The last error is raised as it is. Nothing of this is built, or even imported, while the first attempt succeeds.
     """
     try:
         return await attempt()
     except Exception as error:
-        if attempts < 2 or not worth(error):
+        if attempts < 2 or not _waited_for(error, worth):
             raise
         first = error
     return await _again(attempt, first, step, attempts, operation, worth, tool_name)
@@ -59,13 +62,16 @@ async def _again(
 
     def wait(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
-        asked = getattr(error, "retry_after", None)
-        return float(asked) if asked is not None else backoff(state)
+        asked = _asked(error)
+        return asked if asked is not None else backoff(state)
 
     async def tell(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         delay = state.next_action.sleep if state.next_action is not None else 0.0
         await _on_retry(step, state.attempt_number, delay, error, attempts, operation, tool_name)
+
+    def again(error: BaseException) -> bool:
+        return _waited_for(error, worth)
 
     async def once() -> T:
         # The first attempt has been made: its error stands for it.
@@ -74,10 +80,20 @@ async def _again(
         return await attempt()
 
     retrying: Any = AsyncRetrying(
-        stop=stop_after_attempt(attempts), wait=wait, retry=retry_if_exception(worth), before_sleep=tell, reraise=True
+        stop=stop_after_attempt(attempts), wait=wait, retry=retry_if_exception(again), before_sleep=tell, reraise=True
     )
     result: T = await retrying(once)
     return result
+
+
+def _waited_for(error: BaseException, worth: Callable[[BaseException], bool]) -> bool:
+    return worth(error) and (_asked(error) or 0.0) <= LONGEST_ASKED_SECONDS
+
+
+def _asked(error: BaseException | None) -> float | None:
+    """The seconds that an error asks to wait; None where it names no such number."""
+    asked = getattr(error, "retry_after", None)
+    return float(asked) if isinstance(asked, int | float) and asked >= 0 else None
 
 
 async def _on_retry(
