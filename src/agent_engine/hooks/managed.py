@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from agent_engine.hooks.payloads import Copied, private_copy
+from agent_engine.hooks.payloads import ATOMS, Copied, private_copy
 
 MASK = "***"
 
@@ -142,8 +142,10 @@ class Context(Copied):
     def _copy(self: _C) -> _C:
         """A private copy: its containers, and those of a context in it, are shared with nobody."""
         new = object.__new__(type(self))
-        for name in self._fields():
-            object.__setattr__(new, name, private_copy(object.__getattribute__(self, name)))
+        read, assign = object.__getattribute__, object.__setattr__
+        for name in context_fields(type(self)):
+            value = read(self, name)
+            assign(new, name, value if type(value) in ATOMS else private_copy(value))
         return new
 
     def _with(self: _C, **changes: Any) -> _C:

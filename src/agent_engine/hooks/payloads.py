@@ -25,7 +25,8 @@ _LAZY: Any = object()
 """Stands in a constructor for a value that is worked out when it is first read."""
 
 _set = object.__setattr__
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+ATOMS = frozenset({str, int, float, bool, type(None)})
+"""Types whose values nobody can edit: they need no copy."""
 
 
 class Copied:
@@ -43,10 +44,12 @@ def private_copy(value: _T) -> _T:
     A container that refers to itself does so in the copy, too. A context is copied with all that it holds.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
-    if kind is dict and _ATOMS.issuperset(map(type, value.values())):  # type: ignore[attr-defined]  # a dict here
+    if kind is dict and ATOMS.issuperset(map(type, value.values())):  # type: ignore[attr-defined]  # a dict here
         return value.copy()  # type: ignore[attr-defined,no-any-return]
+    if kind is tuple and ATOMS.issuperset(map(type, value)):  # type: ignore[call-overload]  # a tuple here
+        return value
     if isinstance(value, (dict, list, tuple, set)):
         copied: _T = _copy(value, {}, MAX_COPY_DEPTH)
         return copied
@@ -63,12 +66,12 @@ def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
         new: Any = {} if type(value) is dict else _empty_like(value)
         seen[id(value)] = new
         for key, item in value.items():
-            new[key] = item if type(item) in _ATOMS else _copy(item, seen, depth - 1)
+            new[key] = item if type(item) in ATOMS else _copy(item, seen, depth - 1)
         return new
     if isinstance(value, list):
         new = []
         seen[id(value)] = new
-        new.extend([item if type(item) in _ATOMS else _copy(item, seen, depth - 1) for item in value])
+        new.extend([item if type(item) in ATOMS else _copy(item, seen, depth - 1) for item in value])
         return new
     if isinstance(value, set):
         return set(value)
