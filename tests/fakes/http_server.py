@@ -38,6 +38,10 @@ class Answer:
     cut: bool = False
 
 
+class _Listening(ThreadingHTTPServer):
+    request_queue_size = 256
+
+
 class FakeServer:
     """Serves ``answer(received) -> Answer`` until the ``with`` block ends, and keeps what it received."""
 
@@ -95,7 +99,7 @@ class FakeServer:
                     return
                 self.wfile.write(b"0\r\n\r\n")
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Listening(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 

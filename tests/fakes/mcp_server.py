@@ -250,7 +250,12 @@ class FakeMcpServer:
             options |= {"event_store": self.events, "retry_interval": 5}
         app = self.tools.streamable_http_app(**options)
         config = uvicorn.Config(
-            _Front(self, app), log_level="critical", access_log=False, timeout_graceful_shutdown=0, ws="none"
+            _Front(self, app),
+            log_level="critical",
+            access_log=False,
+            timeout_graceful_shutdown=0,
+            timeout_keep_alive=600,  # on a busy machine five seconds pass between two calls of a test
+            ws="none",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name=self.name, daemon=True)

@@ -26,6 +26,9 @@ IDLE_SECONDS = 300.0
 """A session on which nothing happens for so long is closed."""
 MAX_SESSIONS = 100
 """Sessions that one server may have at once."""
+CONNECTION_IDLE_SECONDS = 3.0
+"""An idle connection is not used again after so long. Servers commonly close one after five (uvicorn and Node do), and
+a request on its way at that moment would fail."""
 
 
 class KeyLocks:
@@ -204,7 +207,11 @@ class SessionPool:
         if self._server.url is None:
             return None
         if self._inner is None:
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=2 * self._max_sessions)
+            limits = httpx2.Limits(
+                max_connections=None,
+                max_keepalive_connections=2 * self._max_sessions,
+                keepalive_expiry=CONNECTION_IDLE_SECONDS,
+            )
             self._inner = httpx2.AsyncHTTPTransport(limits=limits, proxy=_proxy(self._server.url))
         return self._inner
 
