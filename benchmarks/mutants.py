@@ -48,6 +48,7 @@ _OR = "value is not None or value is not True or value is not {0}"
 SAME: dict[str, str] = {
     "quick: self._paused  ->  not self._paused": "only how long a loop stands still",
     "quick: not done  ->  not not done": "only how long a loop stands still",
+    "plan: entry.kind == 'worker'  ->  entry.kind != 'worker'": "the same neighbours",
     "dispatch: entry.live and entry.sequential  ->  entry.live or entry.sequential": "restores what nobody has edited",
     "together: now is known or _equal(now, known)  ->  now is known and _equal(now, known)": "takes longer",
     **{

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +51,14 @@ class Kernel:
         plan = self.scope.plan(event, target)
         assert plan is not None, "nobody listens"
         return await plan.dispatch(payload, site or Site())
+
+
+@pytest.fixture
+def nothing_for_the_loop_to_complain_about(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No callback of the kernel fails, whatever becomes of the hook that it belongs to."""
+    yield
+    complaints = [record.getMessage() for record in caplog.records if record.name == "asyncio" and record.levelno >= 40]
+    assert complaints == []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import threading
@@ -20,6 +21,8 @@ from agent_engine.hooks.payloads import AfterLLMInput, BeforeToolInput
 from agent_engine.hooks.result import HookResult, HookRun
 from agent_engine.hooks.site import Site
 from agent_engine.hooks.workers import overrun
+
+pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about")
 
 E = HookEvent
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -220,6 +223,26 @@ async def test_a_late_hook_that_swallows_its_cancellation_starts_no_hook_after_i
     kernel.registry.register_function(E.AFTER_LLM, after)
     assert (await kernel.dispatch(E.AFTER_LLM, AfterLLMInput())).hook == "swallows"
     assert ran == []
+
+
+async def test_a_cancelled_dispatch_ends_soon_although_a_hook_goes_on_to_the_next(kernel: Any) -> None:
+    """The one behind a hook that swallows the cancellation has what is left of the time to end, not its limit."""
+
+    async def swallows(payload: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(30)
+
+    async def slow(payload: Any) -> None:
+        await asyncio.sleep(30)
+
+    kernel.registry.register_function(E.BEFORE_TOOL, swallows, timeout=60, sequential=True)
+    kernel.registry.register_function(E.BEFORE_TOOL, slow, timeout=60, sequential=True)
+    task = asyncio.create_task(kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 @pytest.mark.parametrize("sink", [False, True], ids=["untold", "told"])

@@ -16,6 +16,8 @@ import pytest
 from agent_engine.hooks import limits
 from agent_engine.hooks.limits import TimedOut, ended, within
 
+pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about")
+
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
 
@@ -508,3 +510,83 @@ async def _awaiting(make: Callable[[], Any]) -> Any:
 async def _after_a_yield(work: Callable[[], Any]) -> Any:
     await asyncio.sleep(0)
     return await work()
+
+
+async def test_a_hook_in_the_clean_up_of_a_cancelled_caller_may_have_a_time_limit_of_its_own() -> None:
+    async def hook() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            return "fell back"
+        return "never"
+
+    async def caller() -> Any:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            outcomes.append(await within(hook(), 10))
+
+    outcomes: list[Any] = []
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert outcomes == [("fell back", None)]
+
+
+async def test_what_a_late_hook_waits_for_may_still_give_it_its_value() -> None:
+    """As asyncio has it: a cancellation that what is awaited takes upon itself does not reach the one that waits."""
+
+    async def saves() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            return "saved"
+        return "never"
+
+    async def hook() -> None:
+        seen.append(await inner)
+
+    seen: list[str] = []
+    inner = asyncio.ensure_future(saves())
+    value, error = await within(hook(), 0.02)
+    assert value is None
+    assert isinstance(error, TimedOut)
+    assert seen == ["saved"]
+
+
+async def test_a_hook_that_was_given_up_is_forgotten_by_what_it_waited_for() -> None:
+    class Deaf(asyncio.Future[None]):
+        def cancel(self, msg: Any = None) -> bool:
+            return True
+
+        def add_done_callback(self, fn: Any, /, *, context: Any = None) -> None:
+            waiting.append(fn)
+
+        def remove_done_callback(self, fn: Any, /) -> int:
+            waiting.remove(fn)
+            return 1
+
+    async def hook() -> None:
+        await shared
+
+    waiting: list[Any] = []
+    shared = Deaf()
+    _, error = await within(hook(), 0.02)
+    assert isinstance(error, TimedOut)
+    assert waiting == []
+
+
+async def test_a_hook_that_yields_by_itself_and_does_not_end_is_given_up() -> None:
+    class Bare:
+        def __await__(self) -> Generator[Any, Any, None]:
+            while True:
+                try:
+                    yield
+                except asyncio.CancelledError:
+                    continue
+
+    _, error = await within(Bare(), 0.02)
+    assert isinstance(error, TimedOut)

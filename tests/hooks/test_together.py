@@ -16,6 +16,8 @@ from agent_engine.hooks.limits import TimedOut
 from agent_engine.hooks.together import Job, is_awaitable, run_together
 from agent_engine.hooks.workers import overrun
 
+pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about")
+
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
