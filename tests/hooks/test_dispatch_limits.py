@@ -240,9 +240,8 @@ async def test_a_cancelled_dispatch_ends_soon_although_a_hook_goes_on_to_the_nex
     task = asyncio.create_task(kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput()))
     await asyncio.sleep(0.01)
     task.cancel()
-    async with asyncio.timeout(10):
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
 
 
 @pytest.mark.parametrize("sink", [False, True], ids=["untold", "told"])

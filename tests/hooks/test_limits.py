@@ -590,3 +590,45 @@ async def test_a_hook_that_yields_by_itself_and_does_not_end_is_given_up() -> No
 
     _, error = await within(Bare(), 0.02)
     assert isinstance(error, TimedOut)
+
+
+async def test_a_cancellation_in_the_very_moment_in_which_the_hook_might_go_on_reaches_it() -> None:
+    async def hook() -> None:
+        try:
+            await future
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    seen: list[str] = []
+    future = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(_within(hook()))
+    await asyncio.sleep(0)
+    future.set_result(None)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cancelled"]
+
+
+async def _within(awaitable: Any) -> Any:
+    return await within(awaitable, 10)
+
+
+@pytest.mark.parametrize("around", [False, True])
+async def test_a_body_and_what_stands_around_it_have_each_their_own_time_to_end(
+    around: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "AROUND_GRACE", 0.02 if around else 60)
+    monkeypatch.setattr(limits, "BODY_GRACE", 60 if around else 0.02)
+    task = asyncio.ensure_future(_ended(stubborn(), around))
+    await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=10)
+    assert done
+    assert task.cancelled()
+
+
+async def _ended(awaitable: Any, around: bool) -> Any:
+    return await ended(awaitable, around=around)
