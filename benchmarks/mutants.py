@@ -50,6 +50,7 @@ SAME: dict[str, str] = {
     "quick: not done  ->  not not done": "only how long a loop stands still",
     "plan: entry.kind == 'worker'  ->  entry.kind != 'worker'": "the same neighbours",
     "dispatch: entry.live and entry.sequential  ->  entry.live or entry.sequential": "restores what nobody has edited",
+    "together: value is None or value is True  ->  value is None and value is True": "takes longer",
     "together: now is known or _equal(now, known)  ->  now is known and _equal(now, known)": "takes longer",
     **{
         f"quick: {_PLAINLY.format(name)}  ->  {_OR.format(name)}": "every answer is read in full, which takes longer"
