@@ -179,6 +179,7 @@ async def test_what_the_hook_waits_for_cannot_hold_its_caller_either() -> None:
     coroutine.close()
     inner[0].cancel()
     await asyncio.wait(inner)
+    assert isinstance(inner[0].exception(), RuntimeError)  # it was closed by hand
 
 
 async def test_the_cancellation_of_the_caller_passes_through() -> None:
