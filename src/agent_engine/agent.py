@@ -173,7 +173,7 @@ class Agent(AgentParts):
         self._session_id = None
 
     def close(self) -> None:
-        """End the conversation for good. It may be called twice."""
+        """End the conversation and let go of what it holds. Another call begins a new one; it may be called twice."""
         from agent_engine.hooks.portal import run_sync
 
         run_sync(self.aclose)
