@@ -5,7 +5,6 @@ This is the one table. Payload types, matchers, default modes, documentation and
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -115,6 +114,8 @@ def event_of(name: str | HookEvent) -> HookEvent:
 
 def _unknown(name: str) -> str:
     values = [event.value for event in HookEvent]
+    import difflib
+
     near = difflib.get_close_matches(name.lower(), [*values, *OLD_NAMES], n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return f"Unknown hook event: '{name[:100]}'. Valid events: {', '.join(values)}.{hint}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -138,12 +138,17 @@ class Keeper:
     def __init__(self, store: ConversationStore, path: str | os.PathLike[str] | None = None) -> None:
         self.store = store
         self._label = _label(store)
-        chosen = Path(path) if path is not None else _default_path(store)
-        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
-        spare = Path(tempfile.gettempdir()) / f"agent_engine{user}" / chosen.name
-        self._files = [SpillFile(chosen), SpillFile(spare)]
+        self._path = Path(path) if path is not None else _default_path(store)
         self._held: list[Spilled] = []
         self._troubled = not self._label.startswith("process:") and any(file.path.exists() for file in self._files)
+
+    @cached_property
+    def _files(self) -> list[SpillFile]:
+        import tempfile  # it brings much along, and a store in memory never spills
+
+        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+        spare = Path(tempfile.gettempdir()) / f"agent_engine{user}" / self._path.name
+        return [SpillFile(self._path), SpillFile(spare)]
 
     async def load(self, key: ConversationKey) -> list[Message]:
         """The conversation, with the turns that still wait in a spill file. Raises what the store raises."""
