@@ -22,6 +22,7 @@ from sqlalchemy.exc import DatabaseError as SqlAlchemyDatabaseError
 from agent_engine.records import migrate, schema
 from agent_engine.records.connect import cannot_open, engine_for, is_running, process_birth, shown
 from agent_engine.records.facts import Fact
+from agent_engine.records.pace import Pace
 from agent_engine.records.rows import Batch, Row, RowBuilder
 from agent_engine.records.runstate import RunState, StepState, is_ungated
 from agent_engine.records.settings import RecordsError, RecordSettings, file_of
@@ -34,6 +35,8 @@ _LINGERS_S = 10.0
 _SIZES = (128, 32, 8, 2, 1)
 _DOCUMENT = 128
 """Rows in one JSON document."""
+_LOOK = 256
+"""Facts that are looked through at a time."""
 _POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library leaves it untyped
 _RUN_STATE = (
     "run", "run_id", "system", "session_id", "user_id", "organization_id", "generation", "message_digest", "started_at",
@@ -248,7 +251,14 @@ class SqlSink:
 
     def _learn(self, facts: Sequence[Fact]) -> None:
         """Look up the runs and hooks of these facts that are not remembered."""
-        runs = self._rows.unknown_runs(facts)
+        runs: set[str] = set()
+        hooks: set[Row] = set()
+        pace = Pace()
+        for start in range(0, len(facts), _LOOK):
+            part = facts[start : start + _LOOK]
+            runs |= self._rows.unknown_runs(part)
+            hooks |= self._rows.unknown_hooks(part)
+            pace.step()
         if runs:
             in_list = self._in(sorted(runs))
             loaded = [RunState(*row) for row in self._run(*self._select(_RUN_STATE, "record_runs", "run_id", in_list))]
@@ -259,7 +269,7 @@ class SqlSink:
                 steps = self._run(*self._select(_STEP_STATE, "record_steps", "run", self._in(sorted(keys))))
                 for step in (StepState(*row) for row in steps):
                     keys[step.run].by_step[step.step_id] = step
-        for identity in self._rows.unknown_hooks(facts):
+        for identity in hooks:
             self._rows.hooks[identity] = self._hook_key(identity)
 
     def _in(self, values: Sequence[Any]) -> Any:
