@@ -198,6 +198,32 @@ def test_more_runs_than_the_limit_are_told_to_come_back(tmp_path: Path) -> None:
                 assert other.post("/invoke", json={"message": "z"}).json()["output"] == "two"
 
 
+def test_the_place_of_a_run_is_free_before_its_stream_is_seen_to_end(tmp_path: Path) -> None:
+    body = json.dumps({"message": "x"}).encode()
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "path": "/stream", "raw_path": b"/stream",
+        "query_string": b"", "root_path": "", "scheme": "http", "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1), "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+    }  # fmt: skip
+    taken: list[int] = []
+
+    async def ask(app: Any) -> None:
+        requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            return next(requests, None) or await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message["more_body"]:
+                taken.append(app.state.services.runs.under_way)
+
+        await app(scope, receive, send)
+
+    with served(tmp_path, ["answer"]) as server:
+        asyncio.run_coroutine_threadsafe(ask(server.app), server.loop).result(20)
+    assert taken == [0]
+
+
 def test_a_stream_over_its_time_ends_with_an_error_and_its_run_is_cancelled(tmp_path: Path) -> None:
     settings = ServerSettings(port=0, run_s=0.3, drain_s=5)
     turns = [calls(call("search", query="x")), {"stream": ["never"], "wait": asyncio.Event().wait}]

@@ -118,6 +118,8 @@ async def stream(request: Request, body: shapes.MessageRequest, identity: Caller
         except Exception as error:  # noqa: BLE001 - the response has begun; the error is its last event
             outcome["error"] = type(error).__name__
             yield sse("error", error_event(error, request_id_of(request)))
+        finally:
+            slot.release()  # before the client sees the end: it may come back at once
 
     async def done(complete: bool) -> None:
         slot.release()
