@@ -153,6 +153,10 @@ def make_tools(name: str = "fake") -> MCPServer[Any]:
         The answer is there long before it comes: between reading back and following on, the server of the SDK can miss
         what is sent at that very moment.
         """
+        key = _key((ctx.headers or {}).get("mcp-session-id"), ctx.request_id)
+        until = time.monotonic() + 5
+        while key not in _begun and time.monotonic() < until:  # what nobody has seen begin, nobody comes back to
+            await asyncio.sleep(0.002)
         await ctx.close_sse_stream()
         return f"resumed {note}"
 
@@ -303,6 +307,14 @@ class FakeMcpServer:
         ]
 
 
+_begun: set[str] = set()
+"""Requests whose answers have begun to be sent."""
+
+
+def _key(session: str | None, request: object) -> str:
+    return f"{session} {request}"
+
+
 class _Front:
     """In front of the SDK's application: the log, and everything that goes wrong before MCP is reached."""
 
@@ -336,6 +348,8 @@ class _Front:
                 if self._server.set_cookie:
                     message["headers"] = [*message["headers"], (b"set-cookie", self._server.set_cookie.encode())]
             await send(message)
+            if message.get("body") and isinstance(seen.message, dict):
+                _begun.add(_key(seen.headers.get("mcp-session-id"), seen.message.get("id")))
 
         if await self._misbehave(seen, receive, noting):
             return
