@@ -145,19 +145,19 @@ class RowBuilder:
         self._keep(batch, step.key, payloads, at)
 
     def _step_closed(self, batch: Batch, fact: Fact) -> None:
-        _, payloads, run_id, step_id, *rest, refused_by, reason, duration_ms, detail, unheard = fact
+        run_id, step_id, status, error_type, outcome, refused_by, reason, duration_ms, detail, unheard = fact[HEAD:]
         if not run_id:
             kind, name, agent, at = self._outside.pop(step_id, ("engine", "", None, time.time()))
             self._cover(batch, at, kind, name, agent, unheard)
             return
         run = self._run(batch, run_id)
         step = self._step(batch, run, step_id)
-        step.status, step.error_type, step.outcome = rest
-        step.refused_by = refused_by
-        step.reason, step.duration_ms, step.closed, step.unheard = reason, duration_ms, detail or step.closed, unheard
+        step.status, step.error_type, step.outcome = status, error_type, outcome
+        step.refused_by, step.reason, step.duration_ms = refused_by, reason, duration_ms
+        step.closed, step.unheard = detail or step.closed, unheard
         batch.steps[step.key] = step
         at = time.time() if step.started_at is None else step.started_at
-        self._keep(batch, step.key, payloads, at)
+        self._keep(batch, step.key, fact[1], at)
         if step.outcome == "waiting":
             return
         self._cover(batch, at, step.kind, step.name, step.agent, unheard)
