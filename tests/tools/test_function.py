@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from agent_engine.hooks.managed import RunContext
+from agent_engine.hooks.workers import Errand
 from agent_engine.tools import function as function_module
 from agent_engine.tools.base import ArgumentsInvalid, CallableTool, Tool, ToolInvocation
 from agent_engine.tools.function import FunctionTool, tool, tool_of
@@ -356,6 +357,26 @@ async def test_a_generators_items_are_progress_and_its_last_is_the_value() -> No
         made = FunctionTool(function)
         assert await made.invoke(made.validate({}), invocation(progress=seen.append)) == value
         assert seen == progress
+
+
+async def test_a_generator_that_is_done_before_anybody_waits_has_told_of_its_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def steps() -> Iterator[str]:
+        yield "one"
+        yield "two"
+
+    start = Errand.start
+
+    def started_and_done(errand: Errand[Any]) -> None:
+        start(errand)
+        assert errand._ended.acquire(timeout=20)
+
+    monkeypatch.setattr(Errand, "start", started_and_done)
+    seen: list[object] = []
+    made = FunctionTool(steps)
+    assert await made.invoke(made.validate({}), invocation(progress=seen.append)) == "two"
+    assert seen == ["one", "two"]
 
 
 async def test_an_async_generator_is_closed_when_its_call_is_cancelled() -> None:

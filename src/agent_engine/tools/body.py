@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -61,11 +62,17 @@ async def _in_worker(bound: Callable[[], Any], progress: Progress) -> Any:
     from agent_engine.hooks.workers import run_in_worker
 
     loop = asyncio.get_running_loop()
+    items: deque[object] = deque()
     left = False
 
     def report(item: object) -> None:
         if progress is not None and not left:
-            loop.call_soon_threadsafe(progress, item)
+            items.append(item)
+            loop.call_soon_threadsafe(tell)
+
+    def tell() -> None:
+        while items and progress is not None and not left:
+            progress(items.popleft())
 
     def body() -> Any:
         value = bound()
@@ -74,6 +81,7 @@ async def _in_worker(bound: Callable[[], Any], progress: Progress) -> Any:
     try:
         return await run_in_worker(body, limit=None, context=contextvars.copy_context())
     finally:
+        tell()  # a thread that is done before anybody waits for it is ahead of what it asked the loop to do
         left = True
 
 
