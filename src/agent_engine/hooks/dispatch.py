@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_engine.hooks.callbacks import ALLOW, Answer, BadReturn, refusal_text
-from agent_engine.hooks.errors import HookExecutionError, HookFailure, as_hooks_own, guardrail_in
-from agent_engine.hooks.events import HookEvent
+from agent_engine.hooks.errors import HookFailure, guardrail_in
 from agent_engine.hooks.folding import BadEdit, copy_of
 from agent_engine.hooks.limits import TimedOut, pressed, within
 from agent_engine.hooks.offload import Stage, call
 from agent_engine.hooks.payloads import private_copy
-from agent_engine.hooks.result import HookExecutionResult, HookResult, PlainVerdict, Verdict
-from agent_engine.hooks.rows import Ran, hook_run, result_row, text_of
+from agent_engine.hooks.result import HookResult
+from agent_engine.hooks.rows import Ran, hook_run, result_row
+from agent_engine.hooks.tally import Tally
 from agent_engine.hooks.together import DISCARDED, Edits, Job, is_awaitable, run_together
 from agent_engine.hooks.told import kept
 from agent_engine.hooks.workers import MOST_OVERRUN, Overran, overrun
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_engine.hooks.plan import Entry, Group, Plan
+    from agent_engine.hooks.result import HookExecutionResult, Verdict
     from agent_engine.hooks.site import Where
     from agent_engine.hooks.told import Telling
 
@@ -34,17 +35,6 @@ logger = logging.getLogger("agent_engine.hooks")
 
 _OVER: Final = 5.0
 """Seconds on top of its limit for a command or webhook, which minds the limit itself and then ends its process."""
-
-
-_new: Final = object.__new__
-
-
-def let_through(payload: Any, changed: bool, kind: type[Verdict] = PlainVerdict) -> Verdict:
-    """The one expression that lets a step through: nobody refused, nobody asked, and nothing broke that counts."""
-    verdict = _new(kind)
-    verdict.decision = "modify" if changed else "allow"
-    verdict.payload = payload
-    return verdict
 
 
 class Turn:
@@ -67,20 +57,13 @@ class Dispatch:
         self.payload = payload
         self.site = site
         self.rows = rows
-        self.stopped = False
+        self.tally = Tally(plan.spec, strict=site.strict, raises=rows is None)
         self._folding = plan.folding(payload)
         self._told = rows is not None or site.sink is not None
         self._keeps = site.sink is not None and site.wants_payloads
         # What the next hook finds is what the one before left: one copy serves both.
         self._left: Any = None
         self._group = 0
-        self._refusal: tuple[str | None, str, bool] | None = None
-        self._asked: tuple[str | None, str] | None = None
-        self._yes = False
-        self._error: BaseException | None = None
-        self._contexts: list[str] = []
-        self._messages: list[str] = []
-        self._suppress = False
         self._unsent: list[Ran] = []
         self._guard: dict[str, Any] | None = None
         self._turn = Turn()
@@ -117,13 +100,13 @@ class Dispatch:
         self.settle(ran, value, error)
         self._send()
         if worked_on is not None:
-            self.payload = payload if self.stopped else self._folding.take_over(payload, worked_on)
-        return await self._finish(before, [] if self.stopped else group.after(position))
+            self.payload = payload if self.tally.stopped else self._folding.take_over(payload, worked_on)
+        return await self._finish(before, [] if self.tally.stopped else group.after(position))
 
     def settle_group(self, shared: Any, jobs: Sequence[Job]) -> Verdict:
         """Take over from the quick way through one parallel group, when all its hooks have ended."""
         self._settle_all([(Ran(entry, shared, 0), job) for entry, job in zip(self.plan.entries, jobs, strict=True)])
-        return self._conclude(changed=False)
+        return self.tally.verdict(self.payload, changed=False)
 
     async def _finish(self, before: Mapping[str, Any], groups: Sequence[Group]) -> Verdict:
         self._guard = self._folding.guard(self.payload)
@@ -131,25 +114,11 @@ class Dispatch:
         try:
             for self._group, group in enumerate(groups):
                 await (self._sequential(group) if group.sequential else self._parallel(group))
-                if self.stopped:
+                if self.tally.stopped:
                     break
         finally:
             self._folding.lend(self.payload, None)
-        return self._conclude(bool(self._folding.changed(self.payload, before)))
-
-    def _conclude(self, changed: bool) -> Verdict:
-        """The verdict: deny over ask over modify over allow."""
-        permission = self.plan.event is HookEvent.ON_PERMISSION_ASK
-        refusal, asked = self._refusal, self._asked
-        if refusal is None and asked is None and (self._yes or not permission):
-            verdict = let_through(self.payload, changed and not permission, Verdict)
-        else:
-            verdict = Verdict("ask" if refusal is None else "deny", self.payload)
-        verdict.reason, verdict.hook, verdict.broke = refusal or (*(asked or (None, None)), False)
-        verdict.additional_context = tuple(self._contexts)
-        verdict.suppress_output = self._suppress
-        verdict.system_message = "\n".join(self._messages) or None
-        return verdict
+        return self.tally.verdict(self.payload, bool(self._folding.changed(self.payload, before)))
 
     # Sequential groups
 
@@ -160,9 +129,9 @@ class Dispatch:
             else:
                 for entry in run:
                     await self._one(entry)
-                    if self.stopped:
+                    if self.tally.stopped:
                         return
-            if self.stopped:
+            if self.tally.stopped:
                 return
 
     async def _one(self, entry: Entry) -> None:
@@ -178,7 +147,7 @@ class Dispatch:
         payload, left = self.payload, list(run)
         self.payload = copy_of(payload)
         try:
-            while left and not self.stopped:
+            while left and not self.tally.stopped:
                 if overrun() >= MOST_OVERRUN:
                     self._crowded(left.pop(0))
                     continue
@@ -191,7 +160,7 @@ class Dispatch:
                 self._send()
         finally:
             worked_on, self.payload = self.payload, payload
-        if not self.stopped:
+        if not self.tally.stopped:
             self.payload = self._folding.take_over(payload, worked_on)
 
     def _crowded(self, entry: Entry) -> None:
@@ -323,9 +292,9 @@ class Dispatch:
         if self._told:
             self._note(ran, value)
         if ran.failure is not None:
-            self._failed(entry, ran.failure)
+            self.tally.failed(entry, ran.failure)
         elif entry.counts and ran.answer is not None:
-            self._said(entry, ran.answer)
+            self.tally.said(entry, ran.answer)
         if entry.live and entry.sequential:
             self._folding.restore(self.payload, self._guard)
         self._unsent.append(ran)
@@ -355,43 +324,6 @@ class Dispatch:
         edited = folding.apply(ran.given, answer)
         self.payload = edited if ran.entry.live else folding.take_over(self.payload, edited)
 
-    def _said(self, entry: Entry, answer: Answer) -> None:
-        if answer.additional_context:
-            self._contexts.append(answer.additional_context)
-        if answer.system_message:
-            self._messages.append(answer.system_message)
-        self._suppress = self._suppress or answer.suppress_output
-        if answer.decision == "ask":
-            self._asked = self._asked or (answer.reason, entry.name)
-        elif answer.decision == "allow":
-            self._yes = True
-        elif answer.decision == "deny":
-            if self.plan.spec.refuses:
-                self._refuse(answer.reason, entry, broke=False)
-            else:
-                logger.warning("Hook '%s' said no at %s, where nothing can be refused", entry.name, self.plan.event)
-
-    def _failed(self, entry: Entry, failure: HookFailure) -> None:
-        cause = failure.cause or failure
-        kind = failure.failure_type
-        if entry.on_failure == "log":
-            logger.warning("Hook '%s' failed at %s: %s", entry.name, self.plan.event, kind)
-            return
-        logger.warning("Hook '%s' failed at %s: %s: %s", entry.name, self.plan.event, kind, text_of(cause))
-        if self.rows is None and (self.site.strict or entry.on_failure == "raise"):
-            self.stopped = True
-            if self.site.strict:
-                self._error = self._error or as_hooks_own(cause)
-            elif self._error is None:
-                self._error = HookExecutionError(str(self.plan.event), entry.ref, cause)
-                self._error.__cause__ = cause
-            return
-        self._refuse(failure.reason, entry, broke=True)
-
-    def _refuse(self, reason: str | None, entry: Entry, *, broke: bool) -> None:
-        self._refusal = self._refusal or (reason, entry.name, broke)
-        self.stopped = True
-
     def _run_context(self) -> Any:
         from agent_engine.hooks.managed import RunContext
 
@@ -414,9 +346,7 @@ class Dispatch:
         if self._told:
             for ran in unsent:
                 self._row(ran)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self.tally.check()
 
     def _row(self, ran: Ran) -> None:
         if self.rows is not None:

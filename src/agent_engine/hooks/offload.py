@@ -91,7 +91,7 @@ class Stage:
             self.awaitable = (ran, value)
             return False
         self._dispatch.settle(ran, value, error)
-        return not self._dispatch.stopped
+        return not self._dispatch.tally.stopped
 
     def _deadline(self) -> tuple[float, float]:
         """When the hook that is on is late, and for how long nothing can be late: one behind it may be on by then."""

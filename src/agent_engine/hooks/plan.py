@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_engine.hooks.callbacks import Reader, reader_of
 from agent_engine.hooks.definition import CommandHook, FunctionHook, HookDefinition, WebhookHook
-from agent_engine.hooks.dispatch import Dispatch, let_through
+from agent_engine.hooks.dispatch import Dispatch
 from agent_engine.hooks.events import CATALOGUE, EventSpec, HookEvent
 from agent_engine.hooks.folding import Folding, same
 from agent_engine.hooks.managed import HookInvocation
 from agent_engine.hooks.payloads import payload_type, private_copy, set_turn
 from agent_engine.hooks.quick import Patience, Underway, call_all, call_all_timed, relay, set_off, together, walk
 from agent_engine.hooks.result import HookExecutionResult, HookResult
+from agent_engine.hooks.tally import let_through
 from agent_engine.hooks.told import Telling
 from agent_engine.hooks.workers import MOST_OVERRUN, overrun
 
