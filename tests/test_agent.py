@@ -328,6 +328,11 @@ def test_other_hooks_are_refused_with_the_list_of_what_is_taken(wrong: Any) -> N
         agent("x", hooks=wrong)
 
 
+def test_a_wrong_keyword_is_told_in_the_name_of_the_class_one_knows() -> None:
+    with pytest.raises(TypeError, match=r"^Agent\.__init__\(\) got an unexpected keyword argument 'system_prompt'"):
+        Agent(name="a", system_prompt="x")  # type: ignore[call-arg]  # what somebody used to another library writes
+
+
 async def test_an_agents_own_hooks_fire_for_it_alone_and_everyones_for_all() -> None:
     own, everyone = HookRegistry(), []
     fired: list[str] = []

@@ -124,6 +124,8 @@ class AgentParts:
         self._host: Host | None = None
         self._queue: TurnQueue | None = None
 
+    __init__.__qualname__ = "Agent.__init__"  # the name that stands in what Python says about a wrong keyword
+
     def __repr__(self) -> str:
         return f"<Agent {self.name!r}>"
 
