@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_engine.hooks.callbacks import ALLOW, NO_ANSWER, Answer, BadReturn, being_cancelled, in_context, reader_of
+from agent_engine.hooks.callbacks import ALLOW, NO_ANSWER, Answer, BadReturn, in_context, reader_of
 from agent_engine.hooks.events import CATALOGUE, HookEvent
 from agent_engine.hooks.managed import RunContext, ToolRequestContext, ToolResultContext
 from agent_engine.hooks.payloads import AfterLLMInput, AfterToolInput, BeforeToolInput, OnPermissionAskInput
@@ -289,23 +289,3 @@ async def _wrap(awaitable: Any) -> Any:
 def test_a_payload_of_another_event_is_no_answer() -> None:
     with pytest.raises(BadReturn):
         read(HookEvent.BEFORE_TOOL, BeforeToolInput(), BeforeToolInput())
-
-
-async def test_only_a_task_that_somebody_cancels_is_being_cancelled() -> None:
-    loop = asyncio.get_running_loop()
-    outside: asyncio.Future[bool] = loop.create_future()
-    loop.call_soon(lambda: outside.set_result(being_cancelled()))
-    assert await outside is False  # no task at all
-    assert not being_cancelled()
-
-    async def waits() -> bool:
-        try:
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            return being_cancelled()
-        return False
-
-    task = asyncio.create_task(waits())
-    await asyncio.sleep(0)
-    task.cancel()
-    assert await task

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent_engine.hooks import limits
-from agent_engine.hooks.limits import TimedOut, ended, within
+from agent_engine.hooks.limits import Escaped, TimedOut, being_cancelled, ended, within
 
 pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about")
 
@@ -633,3 +633,23 @@ async def test_a_body_and_what_stands_around_it_have_each_their_own_time_to_end(
 
 async def _ended(awaitable: Any, around: bool) -> Any:
     return await ended(awaitable, around=around)
+
+
+async def test_only_a_task_that_somebody_cancels_is_being_cancelled() -> None:
+    loop = asyncio.get_running_loop()
+    outside: asyncio.Future[bool] = loop.create_future()
+    loop.call_soon(lambda: outside.set_result(being_cancelled()))
+    assert await outside is False  # no task at all
+    assert not being_cancelled()
+
+    async def waits() -> bool:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            return being_cancelled()
+        return False
+
+    task = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task

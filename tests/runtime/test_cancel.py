@@ -651,3 +651,25 @@ async def test_a_model_that_was_cancelled_from_inside_has_failed(face: str) -> N
     else:
         assert (await one.events())[-1].data["output"] == "answer"
     assert [seen.status for seen in trace.of("after_llm")] == ["error", "ok"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("face", ["run", "stream"])
+async def test_a_model_that_raises_what_ends_more_than_itself_has_failed(face: str, error: type[BaseException]) -> None:
+    class Broken:
+        name = provider = "broken"
+
+        async def request(self, *given: Any) -> Any:
+            raise error
+
+        async def stream(self, *given: Any) -> Any:
+            await asyncio.sleep(0)
+            raise error
+            yield
+
+    one = made(Broken(), fallback=[ScriptedModel(["answer"])])
+    trace = listen(one.registry)
+    result = await one.run() if face == "run" else (await one.events())[-1].result
+    assert result is not None
+    assert result.output == "answer"
+    assert [seen.status for seen in trace.of("after_llm")] == ["error", "ok"]

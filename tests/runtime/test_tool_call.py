@@ -311,22 +311,157 @@ async def test_one_failure_does_not_lose_its_siblings_results() -> None:
     assert read == ['{"result": 0}', '{"error": "ValueError: one"}', '{"result": 2}']
 
 
-@pytest.mark.parametrize("in_a_thread", [True, False])
-async def test_a_tool_that_calls_sys_exit_has_failed_and_nothing_else_ends(in_a_thread: bool) -> None:
+class Unheard(BaseException):
+    """No Exception, and nothing that anybody knows."""
+
+
+@pytest.mark.parametrize("kind", ["sync", "on_the_loop", "after_a_wait", "generator", "async_generator"])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, Unheard])
+async def test_a_tool_that_raises_what_ends_more_than_itself_has_failed_and_nothing_else_ends(
+    kind: str, error: type[BaseException]
+) -> None:
     def sync() -> str:
         """Exit."""
-        raise SystemExit(2)
+        raise error
 
     async def on_the_loop() -> str:
         """Exit."""
-        raise SystemExit(2)
+        raise error
 
-    tool = sync if in_a_thread else on_the_loop
-    one = made([calls((tool.__name__, {}), (tool.__name__, {})), "answer"], [tool])
+    async def after_a_wait() -> str:
+        """Exit."""
+        await asyncio.sleep(0)
+        raise error
+
+    def generator() -> Any:
+        """Exit."""
+        yield 1
+        raise error
+
+    async def async_generator() -> Any:
+        """Exit."""
+        yield 1
+        raise error
+
+    tool = locals()[kind]
+    one = made([calls((kind, {}), (kind, {}), ("fine", {})), "answer"], [tool, fine])
     trace = listen(one.registry)
     assert (await one.run()).output == "answer"
-    assert "the tool ended with sys.exit" in one.tool_text()
+    read = [message["content"] for message in one.seen() if message["role"] == "tool"]
+    assert read == [f'{{"error": "the tool ended with {error.__name__}"}}'] * 2 + ["done"]
+    assert sorted(trace.statuses("after_tool")) == ["error", "error", "ok"]
     assert unbalanced(trace.names) == []
+
+
+async def fine() -> str:
+    """Fine."""
+    return "done"
+
+
+async def test_a_key_that_nobody_pressed_ends_nothing() -> None:
+    """Keys reach the main thread only: a KeyboardInterrupt in a worker thread is the tool's own."""
+
+    def aborts() -> str:
+        """Aborts."""
+        raise KeyboardInterrupt
+
+    one = made([call("aborts"), "answer"], [aborts])
+    assert (await one.run()).output == "answer"
+    assert "ended with KeyboardInterrupt" in one.tool_text()
+
+
+async def test_a_run_whose_coroutine_is_closed_takes_that_for_no_failure_of_its_tool() -> None:
+    started = asyncio.Event()
+
+    async def slow() -> None:
+        """Slow."""
+        started.set()
+        await asyncio.Event().wait()
+
+    one = made([call("slow"), "answer"], [slow])
+    running = one.run()
+    running.send(None)
+    assert started.is_set()
+    running.close()  # raises RuntimeError where the run goes on all the same
+    assert len(one.model.requests) == 1
+
+
+@pytest.mark.parametrize("failure_policy", ["fail", "deny"])
+async def test_what_ends_a_run_inside_a_task_group_of_a_body_is_not_a_failure_of_the_tool(failure_policy: str) -> None:
+    ran: list[int] = []
+
+    async def work() -> None:
+        """Work."""
+        ran.append(1)
+
+    inner = made([call("work"), "never"], [work])
+
+    async def delegate() -> str:
+        """Runs another agent in a task group."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(inner.run())
+        return str(task.result().output)
+
+    def breaks(seen: Any) -> None:
+        raise ZeroDivisionError
+
+    inner.registry.register_function("before_llm", breaks, failure_policy=failure_policy, name="breaks")
+    one = made([call("delegate"), "answer"], [delegate])
+    if failure_policy == "fail":
+        with pytest.raises(HookExecutionError):
+            await one.run()
+    else:
+        assert (await one.run()).output == "answer"
+        assert one.tool_text() == "Execution of delegate was blocked by security policy."
+    assert ran == []
+
+
+class Broken(dict[str, Any]):
+    """A dict that cannot be read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("not for you")
+
+
+@pytest.mark.parametrize("value", [Broken(a=1), {"deep": [Broken(a=1)]}], ids=["whole", "part"])
+async def test_a_result_that_cannot_be_read_is_no_failure_of_its_hooks(value: Any) -> None:
+    async def odd() -> Any:
+        """Odd."""
+        return value
+
+    one = made([call("odd"), "answer"], [odd])
+    bare = made([call("odd"), "answer"], [odd])
+    trace = listen(one.registry)
+    assert (await one.run()).output == (await bare.run()).output == "answer"
+    assert one.tool_text() == bare.tool_text()
+    assert "RuntimeError while reading it" in one.tool_text()
+    assert trace.statuses("after_tool") == ["ok"]
+    one = made([call("odd"), "answer"], [odd])
+    one.registry.register_function("after_tool", lambda seen: "no" if "Broken" in str(seen.tool_output) else None)
+    await one.run()
+    assert one.tool_text() == "no"
+    one = made([call("odd"), "answer"], [odd])
+    one.registry.register_function("after_tool", lambda seen: HookResult.deny("no"), sequential=True)
+    await one.run()
+    assert one.tool_text() == "Result of odd was blocked by security policy. Reason: no"
+
+
+async def test_a_text_with_a_mind_of_its_own_is_its_text() -> None:
+    class Own(str):
+        def encode(self, *given: Any) -> bytes:
+            raise RuntimeError
+
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def odd() -> str:
+        """Odd."""
+        return Own("text")
+
+    one = made([call("odd"), "answer"], [odd])
+    one.registry.register_function("after_tool", lambda seen: HookResult(additional_context="more"), sequential=True)
+    await one.run()
+    assert one.tool_text() == "text\nmore"
 
 
 async def test_a_failure_under_fail_cancels_the_calls_beside_it_each_with_its_closing_event() -> None:

@@ -194,12 +194,3 @@ def _kind(value: Any) -> str:
 def _short(value: Any) -> str:
     shown = repr(value) if isinstance(value, str) else _kind(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
-
-
-def being_cancelled() -> bool:
-    """Whether somebody cancels the current task. A CancelledError without that came from inside of what was awaited:
-    it is that code's own failure, and not the end of the run."""
-    import asyncio
-
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

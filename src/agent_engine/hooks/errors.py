@@ -5,6 +5,7 @@ No text here ever carries the text of a cause: a cause may quote user input or a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 
@@ -83,11 +84,17 @@ class GuardrailBlocked(Exception):
 
 
 def guardrail_in(error: BaseException) -> GuardrailBlocked | None:
-    """The refusal that an exception is, or that a group of them holds, as a TaskGroup raises it; None for failures."""
-    if isinstance(error, GuardrailBlocked):
+    """The refusal that an exception is, or that a group of them holds; None for failures."""
+    found = first_in(error, lambda one: isinstance(one, GuardrailBlocked))
+    return found if isinstance(found, GuardrailBlocked) else None
+
+
+def first_in(error: BaseException, wanted: Callable[[BaseException], bool]) -> BaseException | None:
+    """The first one that is wanted: ``error``, or one of the group that it is, as a TaskGroup raises it."""
+    if wanted(error):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := guardrail_in(one)) is not None), None)
+        return next((found for one in error.exceptions if (found := first_in(one, wanted)) is not None), None)
     return None
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from agent_engine.hooks.alarm import alarms
 
-__all__ = ["GRACE", "Outcome", "TimedOut", "close", "drive", "ended", "pressed", "within"]
+__all__ = ["GRACE", "Escaped", "Outcome", "TimedOut", "being_cancelled", "close", "drive", "ended", "pressed", "within"]
 
 GRACE: Final = 0.5
 """Seconds that a hook has to end once it has been cancelled; then it is closed where it stands."""
@@ -44,6 +44,23 @@ _undying: list[Coroutine[Any, Any, Any]] = []
 
 class TimedOut(TimeoutError):
     """The hook was not done within its limit, or was given up."""
+
+
+class Escaped(Exception):
+    """A body raised what would end more than the body: its task, a generator, the interpreter. That is a failure of
+    its own. ``by`` is what it raised."""
+
+    def __init__(self, by: BaseException) -> None:
+        cancelled = isinstance(by, asyncio.CancelledError)
+        super().__init__("was cancelled from inside" if cancelled else f"ended with {type(by).__name__}")
+        self.by = by
+
+
+def being_cancelled() -> bool:
+    """Whether somebody cancels the current task. A CancelledError without that came from inside of what was awaited:
+    it is that code's own failure, and not the end of the run."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def pressed(error: BaseException) -> bool:
@@ -76,21 +93,36 @@ def within(awaitable: Awaitable[Any], limit: float | None, grace: float | None =
 def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, Any, T]:
     """Await what cannot hold its caller: once the caller is cancelled, a tool, a model or a wrapper (``around``) has
     its grace to end; then it is closed where it stands, and whatever it made of the cancellation, the caller has it.
+
+    Raises:
+        Escaped: a tool or a model raised what is no Exception, and nobody outside asked for that.
     """
     steps = _steps(awaitable)
     try:
         awaited = steps.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # it is the awaitable's own
+    except BaseException as raised:
+        if around or not _escapes(raised):
+            raise
+        raise Escaped(raised) from raised
     grace = AROUND_GRACE if around else BODY_GRACE
     value, error = yield from drive(steps, awaited, lambda: (0, None), grace=grace)
     if error is None:
         result: T = value
         return result
     try:
-        raise error
+        if around or not _escapes(error):
+            raise error
+        raise Escaped(error) from error
     finally:
         del error  # else the error and its own traceback keep each other alive
+
+
+def _escapes(error: BaseException) -> bool:
+    if isinstance(error, Exception) or pressed(error):
+        return False
+    return not (isinstance(error, asyncio.CancelledError) and being_cancelled())
 
 
 def drive(

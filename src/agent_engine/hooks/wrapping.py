@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agent_engine.hooks.callbacks import being_cancelled, in_context
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
 from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked, ends_the_run
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
-from agent_engine.hooks.limits import ended
+from agent_engine.hooks.limits import being_cancelled, ended
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
 

@@ -7,7 +7,6 @@ after_llm puts in the place of the model's passes on_llm_delta like the model's.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks import payloads
-from agent_engine.hooks.callbacks import being_cancelled, in_context
+from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
 from agent_engine.hooks.events import HookEvent
-from agent_engine.hooks.limits import ended, within
+from agent_engine.hooks.limits import Escaped, ended, within
 from agent_engine.models.base import ModelResponse, ToolCall
 from agent_engine.models.errors import ModelError
 from agent_engine.runtime.closing import checkpoint, close_step, status_of
@@ -249,17 +248,15 @@ class ModelPassage:
         try:
             return await ended(hooks.model.request(hooks.messages, hooks.definitions_for_model, hooks.settings))
         except Exception as error:
-            self.model_error = error
+            self._note(error)
             raise
-        except asyncio.CancelledError as error:
-            if being_cancelled():
-                raise
-            raise self._broken_off() from error
 
-    def _broken_off(self) -> ModelError:
-        """A model that was cancelled from inside has failed; the run goes on with that."""
-        self.model_error = error = ModelError(f"The call of {self.hooks.model.name} was cancelled from inside.")
-        return error
+    def _note(self, error: Exception) -> None:
+        """Note that it was the model itself that failed: it may be asked again, or another one in its place."""
+        if isinstance(error, Escaped):
+            self.model_error = ModelError(f"The call of {self.hooks.model.name} {error}.")
+            raise self.model_error from error.by
+        self.model_error = error
 
     async def _stream(self) -> ModelResponse:
         hooks, window = self.hooks, self.window
@@ -274,12 +271,8 @@ class ModelPassage:
                 except StopAsyncIteration:
                     break
                 except Exception as error:
-                    self.model_error = error
+                    self._note(error)
                     raise
-                except asyncio.CancelledError as error:
-                    if being_cancelled():
-                        raise
-                    raise self._broken_off() from error
                 if isinstance(item, str):
                     await window.feed(item)
                 else:

@@ -55,4 +55,4 @@ class ToolCancelled(ToolError):
 
 
 class ToolExited(ToolError):
-    """A body that called sys.exit: its own failure, and no end of the process that the run is in."""
+    """A body that raised what would end more than itself, as sys.exit does: its own failure, and not the run's end."""

@@ -11,9 +11,9 @@ import contextvars
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_engine.hooks.callbacks import being_cancelled, in_context
-from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run
-from agent_engine.hooks.limits import ended
+from agent_engine.hooks.callbacks import in_context
+from agent_engine.hooks.errors import LimitReached, RunBlocked, ends_the_run, first_in
+from agent_engine.hooks.limits import Escaped, ended
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.runtime.admission import admit, count_again, count_refusal
 from agent_engine.runtime.calling import CALLING
@@ -23,7 +23,7 @@ from agent_engine.runtime.reporting import error_type_of
 from agent_engine.runtime.step import Step
 from agent_engine.runtime.streaming import past_delta
 from agent_engine.runtime.tool_gates import Gates, Refused
-from agent_engine.runtime.tool_result import ResultHooks
+from agent_engine.runtime.tool_result import ResultHooks, shown
 from agent_engine.runtime.waiting import Waiting
 from agent_engine.tools.base import ArgumentsInvalid, ToolError, ToolInvocation
 
@@ -223,16 +223,17 @@ class ToolPassage:
             work = self.tool.invoke(self.gates.values, invocation)
             self.answer = await in_context(own, work if self.tool.ends else ended(work))
             return self.answer
-        except RunBlocked as blocked:
-            # A delegate was refused: to its parent this call was refused.
-            raise Refused(blocked.hook, blocked.reason) from blocked
-        except SystemExit as error:
-            raise ToolExited("the tool ended with sys.exit") from error
-        except asyncio.CancelledError as error:
-            if being_cancelled():
-                raise
-            # Nobody cancelled this run: the body waited for something that was cancelled, which is its own failure.
-            raise ToolCancelled("the tool was cancelled from inside") from error
+        except (RunBlocked, ExceptionGroup) as error:
+            # A delegate was refused: to its parent this call was refused. (A TaskGroup of the body makes it a group.)
+            if (failed := first_in(error, ends_the_run)) is not None:
+                raise failed from None
+            blocked = first_in(error, lambda one: isinstance(one, RunBlocked))
+            if isinstance(blocked, RunBlocked):
+                raise Refused(blocked.hook, blocked.reason) from error
+            raise
+        except Escaped as escaped:
+            cancelled = isinstance(escaped.by, asyncio.CancelledError)
+            raise (ToolCancelled if cancelled else ToolExited)(f"the tool {escaped}") from escaped.by
 
     async def _failed(self, error: BaseException | None, text: str | None = None) -> ToolOutcome:
         """The body raised: an outcome that the model reads, unless it is the end of the run."""
@@ -270,7 +271,7 @@ class ToolPassage:
         if self.gates.reply is not None:
             detail["approval"] = {"answer": self.gates.reply.decision, "by": self.gates.reply.by}
         if self.turn.state.wants_payloads:
-            detail["payload"] = {"used": private_copy(self.gates.arguments), "result": private_copy(outcome.value)}
+            detail["payload"] = {"used": private_copy(self.gates.arguments), "result": shown(outcome.value)}
         return detail
 
     # Middleware and observers

@@ -15,7 +15,7 @@ from agent_engine.runtime.outcome import ToolCancelled, ToolOutcome
 from agent_engine.runtime.reporting import error_type_of, report_error
 from agent_engine.runtime.step import refuses
 from agent_engine.runtime.tool_gates import withheld_text
-from agent_engine.tools.result import error_for_model, for_model, text_of
+from agent_engine.tools.result import error_for_model, for_model, plain, printable, text_of
 
 if TYPE_CHECKING:
     from agent_engine.hooks.result import Verdict
@@ -181,7 +181,7 @@ class ResultHooks:
             call_id=self.call.id,
             tool_name=self.tool.name,
             tool_input=private_copy(self.gates.arguments),
-            tool_output=private_copy(output),
+            tool_output=shown(output),
             tool_error=error,
             execution_time_ms=self._body_ms,
             status=status,
@@ -222,6 +222,15 @@ class ResultHooks:
         self.turn.tools_used.append(self.tool.name)
 
 
+def shown(output: Any) -> Any:
+    """A result as hooks may see it and edit it: a copy; where its own code breaks while it is read, what the model
+    would read of it."""
+    try:
+        return private_copy(output)
+    except Exception:  # noqa: BLE001 - a container of the tool's own may raise anything
+        return plain(output)
+
+
 def with_context(value: Any, context: list[str]) -> Any:
     """A result with the additional context that hooks gave: after a newline of a text, under a key of a dict, beside
     anything else."""
@@ -229,7 +238,7 @@ def with_context(value: Any, context: list[str]) -> Any:
         return value
     text = "\n".join(context)
     if isinstance(value, str):
-        return f"{value}\n{text}"
+        return f"{printable(value)}\n{text}"
     if isinstance(value, dict):
         return {**value, "_additional_context": text}
     return {"result": value, "_additional_context": text}

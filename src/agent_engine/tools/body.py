@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from typing import Any
 
+from agent_engine.hooks.limits import Escaped
 from agent_engine.tools.base import ToolInvocation
 
 Progress = Callable[[object], object] | None
@@ -35,7 +36,7 @@ async def run_body(
 
 async def settled(value: Any, call: ToolInvocation) -> Any:
     """A body's result when what it handed back (a coroutine, a generator) has been brought to its end."""
-    if inspect.isawaitable(value):
+    while inspect.isawaitable(value):
         value = await value
     if inspect.isasyncgen(value):
         return await drain_async(value, call.progress)
@@ -75,8 +76,11 @@ async def _in_worker(bound: Callable[[], Any], progress: Progress) -> Any:
             progress(items.popleft())
 
     def body() -> Any:
-        value = bound()
-        return _drain(value, report, lambda: left) if inspect.isgenerator(value) else value
+        try:
+            value = bound()
+            return _drain(value, report, lambda: left) if inspect.isgenerator(value) else value
+        except KeyboardInterrupt as error:
+            raise Escaped(error) from error  # nobody's key: those are for the main thread
 
     try:
         return await run_in_worker(body, limit=None, context=contextvars.copy_context())

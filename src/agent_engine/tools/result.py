@@ -49,6 +49,7 @@ def error_for_model(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with lone surrogates, which no encoding can carry, written as ``\\udXXX``."""
+    text = str.__str__(text)  # not what a subclass of text makes of itself
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
