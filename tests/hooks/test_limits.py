@@ -653,3 +653,42 @@ async def test_only_a_task_that_somebody_cancels_is_being_cancelled() -> None:
     await asyncio.sleep(0)
     task.cancel()
     assert await task
+
+
+class Unheard(BaseException):
+    """No Exception, and nothing that anybody knows."""
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, Unheard])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_body_raises_to_end_more_than_itself_is_a_failure_of_its_own(
+    waits: bool, error: type[BaseException]
+) -> None:
+    async def body() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise error
+
+    with pytest.raises(Escaped) as caught:
+        await ended(body())
+    assert type(caught.value.by) is error
+    with pytest.raises(error):  # a wrapper may pass on what comes from inside
+        await ended(body(), around=True)
+
+
+async def test_a_cancellation_from_outside_is_one_and_so_is_the_end_of_a_coroutine() -> None:
+    async def body() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(_awaited(body()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    coroutine = _awaited(body())
+    coroutine.send(None)
+    coroutine.close()  # raises RuntimeError where it goes on all the same
+
+
+async def _awaited(body: Any) -> None:
+    await ended(body)
