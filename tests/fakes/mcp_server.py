@@ -13,6 +13,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,7 +155,7 @@ def make_tools(name: str = "fake") -> MCPServer[Any]:
         what is sent at that very moment.
         """
         key = _key((ctx.headers or {}).get("mcp-session-id"), ctx.request_id)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while key not in _begun and time.monotonic() < until:  # what nobody has seen begin, nobody comes back to
             await asyncio.sleep(0.002)
         await ctx.close_sse_stream()
@@ -198,7 +199,7 @@ class FakeMcpServer:
     Args:
         json_response: answer POSTs with JSON where the protocol lets it, instead of a stream of events.
         resumable: keep events, so that broken streams can be resumed.
-        port: 0 takes a free one; ``restart`` keeps the port.
+        port: 0 takes a free one; it stays this server's, also while nobody listens at it.
     """
 
     def __init__(
@@ -221,15 +222,15 @@ class FakeMcpServer:
         self.require: Callable[[Seen], bool] | None = None
         """A check of each request; False answers 401."""
         self.arrived = threading.Event()
-        """Set when a tool call has arrived."""
-        self.hold: set[str] = set()
-        """Tools whose calls get no answer at all until the server stops."""
+        """Set when a tool call has arrived, and it is settled how it is answered."""
         self.cut: set[str] = set()
         """Tools whose calls are cut off in the middle of the answer."""
         self.bare: dict[str, tuple[int, bytes, bytes]] = {}
         """operation -> (status, content type, body): answered like that, whatever was asked."""
         self.delay = 0.0
         self.events = _Events()
+        self._claim: socket.socket | None = None
+        """Never listens. It keeps the port from everybody else while the server is down, and after it."""
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -246,11 +247,11 @@ class FakeMcpServer:
 
     def start(self) -> None:
         """Start serving; returns when the port answers."""
-        # With the protocol named, asyncio switches Nagle's algorithm off on each connection that it accepts.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
+        if self._claim is None:
+            self._claim = _bound(self.port)
+            self.port = self._claim.getsockname()[1]
+            weakref.finalize(self, self._claim.close)
+        listener = _bound(self.port)
         options: dict[str, Any] = {"json_response": self.json_response}
         if self.resumable:
             self.events = _Events()
@@ -267,7 +268,7 @@ class FakeMcpServer:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name=self.name, daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 raise RuntimeError("the test server did not start")
@@ -285,7 +286,7 @@ class FakeMcpServer:
             if transport is not None and loop is not None:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(transport.abort)
-        self._thread.join(20)
+        self._thread.join(60)
         self._server = self._thread = None
 
     def restart(self) -> None:
@@ -305,6 +306,14 @@ class FakeMcpServer:
             for one in list(self.log)
             if (operation is None or one.operation == operation) and (tool is None or one.tool == tool)
         ]
+
+
+def _bound(port: int) -> socket.socket:
+    # With the protocol named, asyncio switches Nagle's algorithm off on each connection that it accepts.
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 _begun: set[str] = set()
@@ -337,8 +346,6 @@ class _Front:
         with contextlib.suppress(ValueError):
             seen.message = json.loads(body)
         self._server.log.append(seen)
-        if seen.tool is not None:
-            self._server.arrived.set()
         if self._server.delay:
             await asyncio.sleep(self._server.delay)
 
@@ -351,11 +358,13 @@ class _Front:
             if message.get("body") and isinstance(seen.message, dict):
                 _begun.add(_key(seen.headers.get("mcp-session-id"), seen.message.get("id")))
 
-        if await self._misbehave(seen, receive, noting):
+        if await self._misbehave(seen, noting):
             return
+        if seen.tool is not None:
+            self._server.arrived.set()
         await self._app(scope, _replayed(body, receive), self._cutting(seen, noting))
 
-    async def _misbehave(self, seen: Seen, receive: Receive, send: Send) -> bool:
+    async def _misbehave(self, seen: Seen, send: Send) -> bool:
         server = self._server
         if server.redirect is not None:
             await _answer(send, server.redirect_status, headers=[(b"location", server.redirect.encode())])
@@ -369,9 +378,6 @@ class _Front:
         elif seen.operation in server.bare:
             status, kind, body = server.bare[seen.operation]
             await _answer(send, status, body, headers=[(b"content-type", kind)])
-        elif seen.tool is not None and seen.tool in server.hold:
-            while (await receive())["type"] != "http.disconnect":
-                pass
         else:
             return False
         return True

@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from tests.fakes.clock import put_forward
 from tests.fakes.mcp_server import FakeMcpServer
 from tests.mcp.kit import Pairs, connected, identify, on_request, raises_text, run_of
 
@@ -233,7 +234,7 @@ async def beside(kit: Any, server: FakeMcpServer) -> asyncio.Task[Any]:
     """A call of the same identity that is under way, on the same session."""
     server.arrived.clear()
     task = asyncio.create_task(kit.call("sleep", run_of("ann", "run-beside"), seconds=0.3))
-    await asyncio.to_thread(server.arrived.wait, 10)
+    assert await asyncio.to_thread(server.arrived.wait, 30)
     return task
 
 
@@ -375,8 +376,8 @@ async def test_a_call_that_is_cancelled_reaches_the_server_and_closes_its_pair(
     pairs = Pairs(registry)
     async with connected(declared(streaming, protocol), registry=registry) as kit:
         streaming.arrived.clear()
-        task = asyncio.create_task(kit.call("sleep", run_of("ann"), seconds=30))
-        await asyncio.to_thread(streaming.arrived.wait, 10)
+        task = asyncio.create_task(kit.call("sleep", run_of("ann"), seconds=600))
+        assert await asyncio.to_thread(streaming.arrived.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -392,10 +393,14 @@ async def test_a_server_that_takes_too_long_is_one_clear_error(
     protocol: str, streaming: FakeMcpServer, registry: HookRegistry
 ) -> None:
     pairs = Pairs(registry)
-    async with connected(declared(streaming, protocol, timeout=2.0), registry=registry) as kit:
+    async with connected(declared(streaming, protocol, timeout=60.0), registry=registry) as kit:
         await kit.call("echo", text="hi")
-        with raises_text(McpToolError, "'crm'", "tools/call", "2 s"):
-            await kit.call("sleep", seconds=30)
+        streaming.arrived.clear()
+        late = asyncio.create_task(kit.call("sleep", seconds=600))
+        assert await asyncio.to_thread(streaming.arrived.wait, 30)
+        put_forward(60)
+        with raises_text(McpToolError, "'crm'", "tools/call", "60 s"):
+            await late
         assert await kit.call("echo", text="hi") == "hi"
     assert pairs.balance()
     assert [status for _, status, _ in pairs.of("tools/call")] == ["ok", "timed_out", "ok"]
@@ -408,9 +413,9 @@ async def test_killing_the_server_in_the_middle_of_a_call_is_one_error_and_the_n
     with FakeMcpServer(resumable=True) as server:
         async with connected(declared(server, protocol), registry=registry) as kit:
             assert await kit.call("echo", text="hi") == "hi"
-            server.arrived.clear()
-            under_way = [asyncio.create_task(kit.call("sleep", run_of("joe"), seconds=30)) for _ in range(2)]
-            await asyncio.to_thread(server.arrived.wait, 10)
+            under_way = [asyncio.create_task(kit.call("sleep", run_of("joe"), seconds=600)) for _ in range(2)]
+            while len(server.seen("tools/call", "sleep")) < 2:
+                await asyncio.sleep(0.005)
             await asyncio.to_thread(server.restart)
             for outcome in await asyncio.gather(*under_way, return_exceptions=True):
                 assert isinstance(outcome, McpToolError), outcome

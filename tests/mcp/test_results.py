@@ -73,7 +73,7 @@ async def test_an_answer_to_something_else_is_the_error_of_this_call_alone(
     async with connected(declared(server, protocol)) as kit:
         server.arrived.clear()
         other = asyncio.create_task(kit.call("sleep", seconds=0.2))
-        await asyncio.to_thread(server.arrived.wait, 10)
+        assert await asyncio.to_thread(server.arrived.wait, 30)
         server.bare["tools/call"] = (status, b"application/json", body)
         with raises_text(McpToolError, "'crm'", "tools/call", "not its answer"):
             await kit.call("echo", text="hi")

@@ -17,6 +17,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.fakes.clock import put_forward
 from tests.fakes.mcp_server import FakeMcpServer
 from tests.mcp.kit import connected, on_request, run_of
 
@@ -97,7 +98,7 @@ async def provoke(server: FakeMcpServer, protocol: str, registry: HookRegistry, 
         id="crm",
         url=f"{server.url}?key={PLANTED[3]}",
         protocol=protocol,  # type: ignore[arg-type]
-        timeout=1.0,
+        timeout=60.0,
         max_result_bytes=50_000,
     )
     async with connected(declared, registry=registry, journal=journal) as kit:
@@ -111,7 +112,11 @@ async def provoke(server: FakeMcpServer, protocol: str, registry: HookRegistry, 
         await attempt("echo", text="fine")
         await attempt("fail")
         await attempt("crash")
-        await attempt("sleep", seconds=9)
+        server.arrived.clear()
+        late = asyncio.create_task(attempt("sleep", seconds=600))
+        assert await asyncio.to_thread(server.arrived.wait, 30)
+        put_forward(60)
+        await late
         await attempt("huge", size=60_000)
         server.unauthorized = -1
         await attempt("echo", text="401")
@@ -127,8 +132,9 @@ async def provoke(server: FakeMcpServer, protocol: str, registry: HookRegistry, 
         server.bare.clear()
         server.statuses["tools/call"] = [503]
         await attempt("echo", text="503")
-        cancelled = asyncio.create_task(kit.call("sleep", run_of(USER), seconds=9))
-        await asyncio.sleep(0.05)
+        server.arrived.clear()
+        cancelled = asyncio.create_task(kit.call("sleep", run_of(USER), seconds=600))
+        assert await asyncio.to_thread(server.arrived.wait, 30)
         cancelled.cancel()
         errors += [one for one in await asyncio.gather(cancelled, return_exceptions=True) if isinstance(one, Exception)]
         for thing in gc.get_objects():

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.fakes.clock import put_forward
 from tests.fakes.mcp_server import FakeMcpServer
 from tests.mcp.kit import Pairs, connected, identify, raises_text, run_of
 
@@ -102,10 +103,15 @@ async def test_where_all_sessions_are_in_use_the_next_caller_waits(server: FakeM
 
 
 async def test_a_caller_that_waits_for_a_session_in_vain_is_told(server: FakeMcpServer) -> None:
-    async with connected(declared(server, timeout=2), max_sessions=1) as kit:
-        async with kit.clients._remotes["crm"].pool.session(kit.clients.caller(run_of("ann"))):
+    async with connected(declared(server, timeout=60), max_sessions=1) as kit:
+        pool = kit.clients._remotes["crm"].pool
+        async with pool.session(kit.clients.caller(run_of("ann"))):
+            waiting = asyncio.create_task(kit.call("echo", run_of("bob"), text="hi"))
+            while not pool._waiting:
+                await asyncio.sleep(0)
+            put_forward(60)
             with raises_text(McpToolError, "'crm'", "All 1 sessions"):
-                await kit.call("echo", run_of("bob"), text="hi")
+                await waiting
         assert await kit.call("echo", run_of("bob"), text="hi") == "hi"
 
 
@@ -126,8 +132,8 @@ async def test_closing_ends_every_session_and_leaves_no_task(protocol: str, stre
 async def test_closing_cuts_a_call_that_is_under_way_with_an_error(protocol: str, streaming: FakeMcpServer) -> None:
     async with connected(declared(streaming, protocol)) as kit:
         streaming.arrived.clear()
-        call = asyncio.create_task(kit.call("sleep", seconds=30))
-        await asyncio.to_thread(streaming.arrived.wait, 10)
+        call = asyncio.create_task(kit.call("sleep", seconds=600))
+        assert await asyncio.to_thread(streaming.arrived.wait, 30)
         await kit.clients.aclose()
         with pytest.raises(McpToolError):
             await call

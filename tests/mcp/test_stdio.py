@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.clock import put_forward
 from tests.mcp.kit import Kit, Pairs, connected, on_request, raises_text, run_of
 
 from agent_engine.hooks.errors import HookExecutionError
@@ -121,8 +122,13 @@ async def die(kit: Kit) -> None:
 
 
 async def hang(kit: Kit) -> None:
+    await kit.call("echo", text="its process has begun")
+    call = asyncio.create_task(kit.call("hang"))
+    while not call.done():
+        put_forward(60)
+        await asyncio.sleep(0.01)
     with raises_text(McpToolError, "'files'", "did not answer tools/call within"):
-        await kit.call("hang")
+        await call
 
 
 async def flood(kit: Kit) -> None:
@@ -150,7 +156,7 @@ async def test_a_broken_server_takes_nothing_down_and_leaves_no_process(
     mischief: Callable[[Kit], Any], marked: dict[str, str], registry: HookRegistry
 ) -> None:
     pairs = Pairs(registry)
-    server = declared(env=marked, timeout=1.5, max_result_bytes=100_000)
+    server = declared(env=marked, timeout=60.0, max_result_bytes=100_000)
     async with connected(server, registry=registry) as kit:
         await mischief(kit)
         assert await kit.call("echo", run_of("another"), text="hi") == "hi"

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.fakes.clock import put_forward
 from tests.fakes.mcp_server import FakeMcpServer
 from tests.mcp.kit import Pairs, connected, identify, run_of
 
@@ -152,9 +153,10 @@ async def test_an_exception_of_any_kind_stays_out_of_the_sdk(desk: Desk) -> None
 async def test_the_time_of_hooks_is_not_the_servers(server: FakeMcpServer, registry: HookRegistry) -> None:
     @registry.on("before_mcp_request")
     async def slow(request: McpRequestContext) -> None:
-        await asyncio.sleep(1.3 if request.tool_name else 0)
+        if request.tool_name:
+            put_forward(61)
 
-    declared = McpServer(id="crm", url=server.url, protocol="modern", timeout=1.0)
+    declared = McpServer(id="crm", url=server.url, protocol="modern", timeout=60.0)
     async with connected(declared, registry=registry) as kit:
         assert await kit.call("echo", text="hi") == "hi"
 
