@@ -297,10 +297,14 @@ class _Driven:
                     self._signal = cancelled
                 else:
                     self._cancelled(cancelled)
-            if self._signal is not None and awaited.cancel():
+            # The message goes along: by it anyio's scopes know their own cancellation.
+            if self._signal is not None and awaited.cancel(*self._signal.args[:1]):
                 self._signal = None  # it will be thrown by what is awaited
         self._gate = None
-        return self._take_signal()
+        signal = self._take_signal()
+        if signal is not None and awaited.done() and not awaited.cancelled():
+            awaited.exception()  # seen, as a task that is cancelled sees it: the loop has nothing to complain about
+        return signal
 
     def _take_signal(self) -> BaseException | None:
         signal, self._signal = self._signal, None
@@ -310,10 +314,10 @@ class _Driven:
         """The task was cancelled: by somebody outside, or by a time limit inside the hook."""
         task = self._task
         self._certain = self._certain or task is None or task.cancelling() <= self._cancels
+        if self._outer is None and not self._expired:  # whoever cancels again and again gives it no more time
+            self._set(self._grace)
         self._outer = cancelled
         self._signal = cancelled
-        if not self._expired:
-            self._set(self._grace)
 
     def _uncancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() <= self._cancels + self._groups
