@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import re
 import subprocess
 import sys
@@ -139,6 +140,49 @@ async def test_a_conversation_in_a_store_goes_on_in_another_process(tmp_path: An
         await Agent(model=model, session_id="s", store=store).achat(f"message {n}")
         await store.close()
     assert [message["content"] for message in model.requests[0].messages] == ["message 0", "one", "message 1"]
+
+
+async def test_a_conversation_in_a_store_is_what_everybody_made_of_it(tmp_path: Any) -> None:
+    """Several processes, or agents, may serve one conversation, each by turns."""
+    from agent_engine.memory.sqlite import SqliteStore
+
+    first = agent("1", "3", store=SqliteStore(tmp_path / "c.db"), session_id="s")
+    second = agent("2", store=SqliteStore(tmp_path / "c.db"), session_id="s")
+    await first.achat("one")
+    await second.achat("two")
+    await first.achat("three")
+    model = first._model
+    assert isinstance(model, ScriptedModel)
+    read = [message["content"] for message in model.requests[-1].messages if message["role"] != "system"]
+    assert read == ["one", "1", "two", "2", "three"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_run_of_its_parent() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        """Slow."""
+        inside.set()
+        leave.wait(60)
+        return "done"
+
+    one = agent(call("slow"), "the parent's", "the other's", tools=[slow])
+    answers: list[str] = []
+    running = threading.Thread(target=lambda: answers.append(one.chat("go")))
+    running.start()
+    inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        asked = threading.Thread(target=lambda: answers.append(one.chat("go")), daemon=True)
+        asked.start()
+        asked.join(30)
+        os._exit(0 if answers == ["the parent's"] else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    leave.set()
+    running.join()
+    assert status == 0
+    assert answers == ["the parent's"]
 
 
 def test_the_session_ends_once_and_a_new_one_begins() -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +243,68 @@ def test_a_waiting_run_expires_after_a_day() -> None:
     assert waiting_expired({"saved_at": 1000.0}, now=1000.0 + WAITING_SECONDS)
     assert waiting_expired({})
     assert waiting_expired({"saved_at": json.loads("null")})
+
+
+def _in_a_child(work: Callable[[], object]) -> int:
+    """The exit status of a forked child that does ``work``."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_opens_a_connection_of_its_own(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "c.db")
+    asyncio.run(store.append(ADA, [said("before")]))
+    of_the_parent = store._connection
+
+    def work() -> None:
+        assert store._connection is None
+        asyncio.run(store.append(ADA, [said("child")]))
+        assert store._connection is not of_the_parent
+
+    assert _in_a_child(work) == 0
+    assert store._connection is of_the_parent
+    asyncio.run(store.append(ADA, [said("after")]))
+    assert [m["content"] for m in asyncio.run(store.load(ADA))] == ["before", "child", "after"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_transaction_locks_nobody_out(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "c.db")
+    held, done = threading.Event(), threading.Event()
+
+    def hold(db: sqlite3.Connection) -> None:
+        held.set()
+        done.wait(60)
+
+    busy = threading.Thread(target=lambda: store._transaction(hold))
+    busy.start()
+    held.wait(60)
+
+    def work() -> None:
+        assert store._lock.acquire(timeout=30)
+
+    status = _in_a_child(work)
+    done.set()
+    busy.join()
+    assert status == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_is_in_memory_alone_is_copied_with_the_process() -> None:
+    store = SqliteStore(":memory:")
+    asyncio.run(store.append(ADA, [said("before")]))
+
+    def work() -> None:
+        asyncio.run(store.append(ADA, [said("child")]))
+        assert [m["content"] for m in asyncio.run(store.load(ADA))] == ["before", "child"]
+
+    assert _in_a_child(work) == 0
+    assert [m["content"] for m in asyncio.run(store.load(ADA))] == ["before"]

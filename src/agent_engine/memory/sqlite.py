@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from agent_engine.memory.store import ConversationKey, StoreError, stamped
 
@@ -38,8 +39,8 @@ CREATE TABLE IF NOT EXISTS waiting (
 class SqliteStore:
     """A ConversationStore in one file, readable by its owner alone. It is opened on first use.
 
-    Each operation is one transaction in a worker thread; several processes may use the file at once, and wait for each
-    other for up to ten seconds.
+    Each operation is one transaction in a worker thread; several processes may use the file at once, forked ones too,
+    and wait for each other for up to ten seconds.
 
     Args:
         path: the file; its folder is made if need be. ``:memory:`` keeps everything in this process.
@@ -49,6 +50,7 @@ class SqliteStore:
         self.path = os.fspath(path)
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        _stores.add(self)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self.path}>"
@@ -134,6 +136,14 @@ class SqliteStore:
                 kind = type(error).__name__
                 raise StoreError(f"The conversation store {self.path} cannot be used now ({kind}).") from None
 
+    def begin_anew(self) -> None:
+        """In a forked child: the connection to a file is the parent's, and stays as it is; the next use opens another.
+        (What is in memory alone was copied with the process.)"""
+        self._lock = threading.Lock()
+        if self._connection is not None and self.path != ":memory:":
+            _of_parents.append(self._connection)
+            self._connection = None
+
     def _open(self) -> sqlite3.Connection:
         if self.path != ":memory:":
             file = Path(self.path)
@@ -155,6 +165,18 @@ class SqliteStore:
             raise
         return db
 
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.begin_anew()
+
+
+_stores: WeakSet[SqliteStore] = WeakSet()
+_of_parents: list[sqlite3.Connection] = []
+"""Connections that this process was forked with. They are neither used nor closed here."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 _LOAD = "SELECT body FROM message WHERE conversation = ? ORDER BY position"
 

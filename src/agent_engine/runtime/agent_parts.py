@@ -249,7 +249,6 @@ class AgentParts:
                 scope=scope,
                 approver=self._approver,
                 store=self._store,
-                keeps_conversations=True,
             )
             return self._host
 

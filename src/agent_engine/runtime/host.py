@@ -31,7 +31,6 @@ class Host:
         journal: where entries go; None writes none and builds none.
         approver: answers asks: a callable, "later", or None (nobody: every ask is a no).
         store: conversations and waiting runs; None keeps them in memory (the store is made when first needed).
-        keeps_conversations: nobody else writes to these conversations, so that each is loaded once.
         resolve_model: finds the model that a hook names in the place of another; by default as an Agent's ``model=``.
         configuration: what the system declares, as plain data; its digest is part of each run's ``generation``.
     """
@@ -62,7 +61,6 @@ class Host:
         journal: Journal | None = None,
         approver: Approver | Literal["later"] | None = None,
         store: ConversationStore | None = None,
-        keeps_conversations: bool = False,
         resolve_model: Callable[[str], Model] | None = None,
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
@@ -73,8 +71,8 @@ class Host:
         self._store = store
         self._keeper: Keeper | None = None
         self.sessions = Sessions(self)
-        # A store that was made here is nobody else's.
-        self.keeps_conversations = keeps_conversations or store is None
+        # A store that was made here is nobody else's: each conversation is loaded once.
+        self.keeps_conversations = store is None
         self.resolve_model = resolve_model
         self._configuration = configuration
         self._generations: Generations | None = None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 
 _lock = threading.Lock()
 """One for all queues: who waits for whom is read across them. It is held for a moment, and never while waiting."""
+
+_forks = 0
+"""How many forks this process is away from the first one."""
 
 
 class TurnQueue:
@@ -16,9 +20,13 @@ class TurnQueue:
     Nothing in it is bound to a loop: callers may wait on different loops in different threads.
     """
 
-    __slots__ = ("_busy", "_waiting", "_wanted")
+    __slots__ = ("_busy", "_forks", "_waiting", "_wanted")
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._forks = _forks
         self._busy = False
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         # The queues that the caller whose turn it is waits for, somewhere inside.
@@ -34,6 +42,8 @@ class TurnQueue:
         with _lock:
             if self in held:
                 return False
+            if self._forks != _forks:
+                self._begin()  # whoever had the turn, or waited for it, has it in the parent process
             if not self._busy:
                 self._busy = True
                 return True
@@ -93,3 +103,14 @@ class TurnQueue:
                 seen.append(queue)
                 ahead.extend(queue._wanted)
         return False
+
+
+def _after_fork() -> None:
+    """A child process has none of its parent's threads and runs."""
+    global _forks, _lock
+    _lock = threading.Lock()
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
