@@ -609,6 +609,35 @@ async def test_a_coroutine_that_nobody_drives_any_more_still_kills_its_process(t
     assert not alive_in_group(group)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_one_that_nobody_drives_any_more_while_its_group_ends_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Its number may soon be another group's, which is not to be killed when the interpreter exits."""
+    lives = process._Exchange._lives
+    monkeypatch.setattr(process._Exchange, "_lives", lambda exchange: True)
+    before = set(process.live_groups)
+    work = run("echo $$ > pid; exec sleep 60", cwd=tmp_path)
+    awaited: Any = work.send(None)
+    group = await group_of(tmp_path / "pid")
+    assert process.live_groups == {*before, group}
+    if cancelled:
+        work.throw(asyncio.CancelledError())
+    else:
+        os.killpg(group, signal.SIGKILL)
+        while not awaited.done():
+            await asyncio.sleep(0.01)
+        work.send(None)
+
+    monkeypatch.setattr(process._Exchange, "_lives", lives)
+    files = len(os.listdir("/proc/self/fd"))
+    work.close()
+
+    assert process.live_groups == before
+    assert len(os.listdir("/proc/self/fd")) == files - 1, "the descriptor of the process"
+    assert not alive_in_group(group)
+
+
 def test_a_loop_that_ends_with_a_command_running_leaves_nobody(tmp_path: Path) -> None:
     async def main() -> int:
         asyncio.get_running_loop().create_task(run("echo $$ > pid; sleep 60", cwd=tmp_path))

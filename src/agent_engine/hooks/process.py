@@ -243,6 +243,9 @@ class _Exchange:
                 await asyncio.sleep(pause)
             except asyncio.CancelledError as late:
                 cancelled = late
+            except GeneratorExit:
+                self.wait_until_gone()
+                raise
             pause = min(pause * 2, 0.02)
         self._release()
         if cancelled is not None:
