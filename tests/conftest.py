@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+from tests.fakes.idle_clock import Clock, IdleClock
 
 settings.register_profile(
     "default",
@@ -20,3 +22,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job is started deaf to Ctrl-C, and so would be every process that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that a test can put forward: no limit is over before that, however busy the machine is."""
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+async def idle_clock(monkeypatch: pytest.MonkeyPatch) -> IdleClock:
+    """Time that passes only while the loop has nothing to do, and then at once."""
+    return IdleClock(monkeypatch)

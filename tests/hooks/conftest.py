@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from agent_engine.hooks import workers
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import Verdict
@@ -78,11 +80,22 @@ def sequential(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Wait for something that another thread does; fails after ten seconds."""
+    """Wait for something that another thread does; fails after a minute."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.002)
 
     return wait
+
+
+@pytest.fixture
+async def threads_at_rest(until: Callable[[Callable[[], bool]], Awaitable[None]]) -> None:
+    """The worker threads that earlier tests left behind have returned: whoever counts counts its own."""
+    await until(lambda: working() == 0)
+
+
+def working() -> int:
+    """How many worker threads do something."""
+    return sum(one.name == "agent-engine-worker" for one in threading.enumerate()) - len(workers._idle)

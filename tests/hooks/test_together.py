@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.fakes.idle_clock import Clock
 
 from agent_engine.hooks import together
 from agent_engine.hooks.alarm import Alarms, alarms
@@ -26,7 +27,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "GRACE", 0.05)
 
 
-def job(call: Callable[[], Any], limit: float = 10.0, ended: Callable[[], None] = lambda: None) -> Job:
+def job(call: Callable[[], Any], limit: float = 60.0, ended: Callable[[], None] = lambda: None) -> Job:
     return Job(call, limit, not asyncio.iscoroutinefunction(call), ended)
 
 
@@ -61,37 +62,48 @@ async def test_nothing_to_do_is_done() -> None:
     await run_together([])
 
 
-async def test_what_is_late_fails_alone() -> None:
-    release = threading.Event()
+@pytest.mark.usefixtures("threads_at_rest")
+async def test_what_is_late_fails_alone(until: Any, clock: Clock) -> None:
+    began, release = threading.Event(), threading.Event()
 
     async def waits() -> None:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
+
+    def holds() -> None:
+        began.set()
+        release.wait(60)
 
     async def quick() -> str:
         await asyncio.sleep(0.001)
         return "quick"
 
-    before = overrun()
-    jobs = [job(waits, 0.03), job(quick), job(lambda: release.wait(10), 0.03), job(lambda: "quick")]
-    await run_together(jobs)
+    jobs = [job(waits, 60), job(quick, 600), job(holds, 60), job(lambda: "quick", 600)]
+    group = asyncio.create_task(_together(jobs))
+    await until(lambda: jobs[1].settled and jobs[3].settled and began.is_set())
+    clock.put_forward(60)
+    await group
     assert [type(one.error) for one in jobs] == [TimedOut, type(None), TimedOut, type(None)]
     assert (jobs[1].value, jobs[3].value) == ("quick", "quick")
-    assert overrun() == before + 1
+    assert overrun() == 1
     release.set()
-    await asyncio.sleep(0.05)
-    assert overrun() == before
+    await until(lambda: overrun() == 0)
     assert jobs[2].value is None, "what a late job returns is not listened to"
+
+
+async def _together(jobs: list[Job]) -> None:
+    await run_together(jobs)
 
 
 async def test_sync_jobs_that_wait_for_each_other_meet() -> None:
     barrier = threading.Barrier(6)
-    jobs = [job(lambda: barrier.wait(10)) for _ in range(6)]
+    jobs = [job(lambda: barrier.wait(50)) for _ in range(6)]
     await run_together(jobs)
     assert sorted(one.value for one in jobs) == list(range(6))
 
 
+@pytest.mark.usefixtures("threads_at_rest")
 async def test_quick_sync_jobs_share_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_engine.hooks.workers.MOMENT_S", 5.0)
+    monkeypatch.setattr("agent_engine.hooks.workers.MOMENT_S", 60.0)
     threads: list[int] = []
     await run_together([job(lambda: threads.append(threading.get_ident())) for _ in range(5)])
     assert len(set(threads)) == 1
@@ -144,7 +156,7 @@ async def test_a_cancelled_caller_begins_nothing_more() -> None:
 
     def first() -> None:
         began.set()
-        release.wait(10)
+        release.wait(60)
 
     async def waits() -> None:
         try:
@@ -171,7 +183,7 @@ async def test_a_job_that_does_not_end_is_given_up() -> None:
                 continue
 
     one = job(stubborn, 0.02)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await run_together([one])
         assert isinstance(one.error, TimedOut)
         task = asyncio.create_task(run_together([job(stubborn)]))
@@ -223,6 +235,7 @@ class Sleeper:
         self.rung += 1
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_sleepers_ring_once_at_their_time_and_not_if_they_left() -> None:
     import time
 
@@ -290,5 +303,5 @@ async def test_a_group_that_is_closed_where_it_waits_leaves_no_task() -> None:
     assert len(asyncio.all_tasks() - before) == 2
     group.close()
     left = asyncio.all_tasks() - before
-    await asyncio.wait(left, timeout=10)
+    await asyncio.wait(left, timeout=60)
     assert all(task.cancelled() for task in left)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.fakes.idle_clock import Clock
 
 from agent_engine.hooks import workers
 from agent_engine.hooks.workers import Errand, Overran, carry_back, overrun, run_in_worker
@@ -18,7 +19,7 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -40,21 +41,23 @@ async def test_an_exit_in_the_work_does_not_end_the_thread_silently() -> None:
         await run_in_worker(sys.exit, 3)
 
 
+@pytest.mark.usefixtures("threads_at_rest")
 async def test_a_thread_is_used_again() -> None:
     first = await run_in_worker(threading.get_ident)
     assert await run_in_worker(threading.get_ident) == first
 
 
+@pytest.mark.usefixtures("threads_at_rest")
 async def test_a_limit_is_answered_at_once_and_the_thread_is_counted_until_it_returns() -> None:
     release = threading.Event()
-    before = overrun()
     with pytest.raises(Overran, match=r"still running after 0\.02s"):
         await run_in_worker(release.wait, limit=0.02)
-    assert overrun() == before + 1
+    assert overrun() == 1
     release.set()
-    await until(lambda: overrun() == before)
+    await until(lambda: overrun() == 0)
 
 
+@pytest.mark.usefixtures("threads_at_rest")
 async def test_work_without_a_limit_that_was_cancelled_never_counts_as_overrun() -> None:
     release, began = threading.Event(), threading.Event()
 
@@ -62,28 +65,29 @@ async def test_work_without_a_limit_that_was_cancelled_never_counts_as_overrun()
         began.set()
         release.wait()
 
-    before = overrun()
     task = asyncio.create_task(run_in_worker(work))
     await until(began.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert overrun() == before
+    assert overrun() == 0
     release.set()
 
 
-async def test_cancelled_work_counts_from_its_limit_on() -> None:
+@pytest.mark.usefixtures("threads_at_rest")
+async def test_cancelled_work_counts_from_its_limit_on(clock: Clock) -> None:
     release = threading.Event()
-    before = overrun()
-    task = asyncio.create_task(run_in_worker(release.wait, limit=0.1))
+    task = asyncio.create_task(run_in_worker(release.wait, limit=60))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: overrun() == before + 1)
+    assert overrun() == 0
+    clock.put_forward(60)
+    assert overrun() == 1
     release.set()
-    await until(lambda: overrun() == before)
+    await until(lambda: overrun() == 0)
 
 
 async def test_the_context_is_copied_in_and_changes_stay_in_it() -> None:
@@ -124,7 +128,7 @@ async def test_an_errand_can_be_waited_for_again() -> None:
     assert not await errand.wait(0.01)
     assert not await errand.wait(0.0)
     release.set()
-    assert await errand.wait(10)
+    assert await errand.wait(60)
     assert await errand.wait()
     assert errand.value is True
     assert not errand.leave()
@@ -132,7 +136,7 @@ async def test_an_errand_can_be_waited_for_again() -> None:
 
 async def test_many_at_once_each_have_a_thread() -> None:
     barrier = threading.Barrier(8)
-    await asyncio.gather(*(run_in_worker(barrier.wait, 10) for _ in range(8)))
+    await asyncio.gather(*(run_in_worker(barrier.wait, 50) for _ in range(8)))
 
 
 async def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +146,9 @@ async def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_idle", [])  # threads of other tests wait with the usual patience
     await run_in_worker(lambda: threads.append(threading.current_thread()))
     await until(lambda: not threads[-1].is_alive())
-    assert await run_in_worker(lambda: "still works") == "still works"
+    threads.clear()
+    await run_in_worker(lambda: threads.append(threading.current_thread()))  # another one
+    await until(lambda: not threads[-1].is_alive())
 
 
 def test_the_interpreter_exits_while_a_thread_hangs() -> None:
@@ -154,7 +160,7 @@ def test_the_interpreter_exits_while_a_thread_hangs() -> None:
         "    except TimeoutError: print('late')\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "late", "")
 
 
@@ -169,4 +175,4 @@ def test_a_fork_starts_with_no_threads_of_its_parent() -> None:
         "    os._exit(0 if name == 'agent-engine-worker' else 1)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=20).returncode == 0
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60).returncode == 0
