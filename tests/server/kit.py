@@ -159,7 +159,9 @@ def served(
             app = create_app(engine, settings=settings, records=address)
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 port = listener.getsockname()[1]
-                config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="on")
+                # On a busy machine five seconds pass between two requests of a test, and then both ends would act at
+                # once: the server closes what it takes to be idle, the client sends the next request on it.
+                config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="on", timeout_keep_alive=600)
 
                 def up() -> None:
                     ready.append(Served(f"http://127.0.0.1:{port}", engine, app, asyncio.get_running_loop()))
@@ -179,15 +181,17 @@ def served(
 
     thread = threading.Thread(target=run, name="served")
     thread.start()
-    started.wait(30)
+    started.wait(60)
     try:
         if failed:
             raise failed[0]
+        assert ready, "the server did not start"
         yield ready[0]
     finally:
         for one in stop:
             one()
-        thread.join(30)
+        thread.join(60)
+        assert not thread.is_alive(), "the server did not stop"
     if failed:
         raise failed[0]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from joserfc import jwt
@@ -123,20 +125,28 @@ def test_with_a_token_set_nobody_else_gets_in(tmp_path: Path) -> None:
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert http.post("/invoke", json={"message": "x"}, headers=bearer(TOKEN)).status_code == 200
         assert http.post("/invoke", json={"message": "x"}, headers=bearer(token(**GOOD))).status_code == 200
-        assert http.get("/ui/runs", follow_redirects=False).headers["location"] == "/ui/login?to=/ui/runs"
+        to = "/ui/runs?status=failed&age=1h"
+        location = http.get(to, follow_redirects=False).headers["location"]
+        assert location == f"/ui/login?to={quote(to)}"
+        page = http.get(location).text
+        assert f'value="{html.escape(to)}"' in page
+        odd = "/ui/runs/a%2Fb%3Fc%0Ad"
+        logged_in = http.post("/ui/login", data={"token": TOKEN, "to": odd})
+        assert logged_in.headers["location"] == odd
 
 
 def test_a_caller_sees_and_decides_only_what_is_their_own(tmp_path: Path) -> None:
     settings = ServerSettings(port=0, token=TOKEN, jwt=JWT, drain_s=5)
     turns = [calls(call("send_mail", to="x", text="y"))] * 3
     ann, bob = bearer(token(**GOOD)), bearer(token(**GOOD, sub="bob"))
-    rival = bearer(token(**GOOD, org_id="rival"))
+    rival, alone = bearer(token(**GOOD, org_id="rival")), bearer(token(**GOOD, org_id=None))
     with served(tmp_path, turns, settings=settings) as server, client(server) as http:
         mine = http.post("/invoke", json={"message": "x"}, headers=ann).json()["run_id"]
         theirs = http.post("/invoke", json={"message": "x"}, headers=bob).json()["run_id"]
         assert settled(lambda: len(http.get("/runs", headers=bearer(TOKEN)).json()["runs"]) == 2)
         assert [run["run_id"] for run in http.get("/runs", headers=ann).json()["runs"]] == [mine]
         assert http.get("/runs", headers=rival).json()["runs"] == []
+        assert http.get("/runs", headers=alone).json()["runs"] == []
         assert http.get(f"/runs/{theirs}", headers=ann).status_code == 404
         assert http.get(f"/runs/{mine}", headers=rival).status_code == 404
         assert [run["run_id"] for run in http.get("/approvals", headers=bob).json()["runs"]] == [theirs]
@@ -271,6 +281,6 @@ def test_pages_over_everybodys_runs_are_for_trusted_callers(tmp_path: Path) -> N
             assert settled(lambda: runs["ann"][:12] in http.get("/ui/runs").text)
             assert runs["bob"][:12] not in http.get("/ui/runs").text
             assert http.get(f"/ui/runs/{runs['bob']}").status_code == 404
-            assert http.get(f"/ui/runs/{runs['bob']}/events").status_code == 404
+            assert http.get(f"/ui/events/{runs['bob']}").status_code == 404
             assert http.get("/ui/hooks").status_code == 403
             assert http.get("/ui/coverage").status_code == 403

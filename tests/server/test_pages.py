@@ -19,6 +19,7 @@ from tests.server.test_api import client, settled
 
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.records.journal import StepOpened
+from agent_engine.server import present
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
 
@@ -205,24 +206,46 @@ def test_a_form_of_another_site_approves_nothing(
         assert [one["run_id"] for one in http.get("/approvals").json()["runs"]] == [run_id]
 
 
-ODD_ID = "orders/17 a?b#c%2Fd"
-TURNED = "\u202ecod.exe\u202c \u200bx\U000e0041\x07"
+TURNED = "\u202ecod.exe\u202c \u200bx\u200d\xad\u200f\U000e0041\x07"
 
 
-def test_a_run_of_any_id_has_its_page_and_its_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "orders/17 a?b#c%2Fd",
+        "of two\nlines\n",
+        "a/timeline",
+        "a/events",
+        "a/hooks/1",
+        "a/resume",
+        "table",
+        "list",
+        "../x",
+        "\u202eabc",
+    ],
+)
+def test_a_run_of_any_id_has_its_page_and_its_parts(tmp_path: Path, run_id: str) -> None:
     folder = tmp_path / "x"
-    entries = run_entries(ODD_ID, tool_step(ODD_ID, hooks=[hook_run()]))
+    entries = run_entries(run_id, tool_step(run_id, hooks=[hook_run()]))
     asyncio.run(record(f"sqlite:{folder / 'records.db'}", entries))
     with served(folder, []) as server, client(server) as http:
-        text, page = read(http, "/ui/runs")
+        _, page = read(http, "/ui/runs")
         (link,) = [attrs["href"] for tag, attrs in page.tags if tag == "a" and attrs.get("class") == "rowlink"]
-        assert "orders/17 a?b#c%2Fd" in text
-        for path in (str(link), f"{link}/timeline"):
-            assert "search" in read(http, path)[0]
-        with http.stream("GET", f"{link}/events") as events:
+        (shown,) = [attrs["title"] for tag, attrs in page.tags if tag == "a" and attrs.get("class") == "rowlink"]
+        assert shown == present.visible(run_id)
+        whole = read(http, str(link))[0]
+        assert "search" in whole
+        assert "<h1>" in whole
+        assert f'href="{link}?record=' in whole
+        part = http.get(str(link).replace("/ui/runs/", "/ui/parts/timeline/")).text
+        assert "search" in part
+        assert "<html" not in part
+        (step,) = re.findall(r'id="hooks-(\d+)"', part)
+        assert "guard" in http.get(str(link).replace("/ui/runs/", f"/ui/parts/hooks/{step}/")).text
+        with http.stream("GET", str(link).replace("/ui/runs/", "/ui/events/")) as events:
             assert events.status_code == 200
-        step = http.get(f"/runs/{str(link).removeprefix('/ui/runs/')}").json()
-        assert step["run_id"] == ODD_ID
+        detail = http.get(str(link).removeprefix("/ui")).json()
+        assert detail["run_id"] == run_id
 
 
 def test_what_nobody_would_see_is_shown_as_an_escape_and_comes_back_from_a_form_as_it_was(tmp_path: Path) -> None:
@@ -234,12 +257,33 @@ def test_what_nobody_would_see_is_shown_as_an_escape_and_comes_back_from_a_form_
             text, page = read(http, path)
             shown = re.sub(r'<input type="hidden"[^>]*>', "", text)
             assert not set(shown) & set(TURNED) - set("cod.exe x")
-            assert r"\u202ecod.exe\u202c \u200bx\U000e0041" in shown
+            assert r"\u202ecod.exe\u202c \u200bx\u200d\xad\u200f\U000e0041" in shown
         assert "the end" in text
         values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
         assert values["call_id"] == TURNED
         http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes"})
         assert settled(lambda: http.get("/runs").json()["runs"][0]["status"] == "completed")
+
+
+def test_text_that_no_page_can_hold_is_shown_as_an_escape(tmp_path: Path) -> None:
+    mail = call("send_mail", to="ann@example.com", text="half \ud83d of it")
+    with served(tmp_path, [calls(mail), "an answer \udc00 too"]) as server, client(server) as http:
+        waiting = http.post("/invoke", json={"message": "x"}).json()
+        run_id, asked = waiting["run_id"], waiting["pending"][0]["arguments"]
+        assert asked["text"] == "half \ud83d of it"
+        assert http.get("/approvals").json()["runs"][0]["asks"][0]["arguments"] == asked
+        finished(http)
+        assert http.get(f"/runs/{run_id}").json()["pending"][0]["arguments"] == asked
+        text, page = read(http, "/ui/approvals")
+        assert r"half \ud83d of it" in text
+        values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
+        http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes"})
+        assert settled(lambda: r"an answer \udc00 too" in read(http, f"/ui/runs/{run_id}")[0])
+
+
+@pytest.mark.parametrize("text", ["👩\u200d🚀 ❤\ufe0f", "می\u200cخواهم", "a\tb\nc", "日本語 ж é"])
+def test_text_of_any_language_is_shown_as_it_is(text: str) -> None:
+    assert present.visible(text) == text
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_one_that_counted(tmp_path: Path) -> None:
@@ -339,4 +383,5 @@ def test_the_pages_alone_show_a_store_that_others_write(tmp_path: Path) -> None:
     with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as http2:
         assert run["run_id"][:12] in http2.get("/ui/runs").text
         assert http2.get("/ui/hooks").status_code == 200
+        assert http2.get("/health").json() == {"status": "ok", "runs": 0}
         assert http2.post("/invoke", json={"message": "x"}).status_code == 404

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, select, text
+from sqlalchemy import ColumnElement, and_, case, false, func, literal_column, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from agent_engine.records import schema
@@ -240,6 +240,9 @@ class RecordReader:
                 # runs have this value: where it knows nothing, PostgreSQL takes a comparison like this to pass a third.
                 has = _runs.c[name] == value
                 query = query.where(case((has, 1), else_=0) > 0 if named else has)
+        if wanted.owner is not None:
+            owned = self._owned(*wanted.owner)
+            query = query.where(case((owned, 1), else_=0) > 0 if named else owned)
         if wanted.status and wanted.status != "completed" and not named:
             query = query.where(_UNUSUAL)
         if wanted.since is not None:
@@ -247,6 +250,13 @@ class RecordReader:
         if wanted.until is not None:
             query = query.where(_runs.c.started_at < wanted.until)
         return query, key
+
+    def _owned(self, user_id: str | None, organization_id: str | None) -> ColumnElement[bool]:
+        """Exactly this user's runs in exactly this organisation; the same name elsewhere is somebody else."""
+        if user_id is None:
+            return false()
+        organization = None if organization_id is None else self.as_stored(organization_id)
+        return and_(_runs.c.user_id == self.as_stored(user_id), _runs.c.organization_id == organization)
 
     def _first_since(self, connection: Connection, since: float) -> int:
         """A key below which no run began after ``since``: keys follow the times, but for what several writers mix."""

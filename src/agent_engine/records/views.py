@@ -12,7 +12,11 @@ from agent_engine.records.rows import bucket_ms
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs; None leaves a matter open. Times are seconds since the epoch; ``decision`` is one of its hooks'."""
+    """Which runs; None leaves a matter open. Times are seconds since the epoch; ``decision`` is one of its hooks'.
+
+    ``owner`` is a user and an organisation, both exactly: None as the organisation means that a run has none, and
+    without a user nothing matches.
+    """
 
     status: str | None = None
     agent: str | None = None
@@ -23,6 +27,7 @@ class RunFilter:
     session_id: str | None = None
     user_id: str | None = None
     organization_id: str | None = None
+    owner: tuple[str | None, str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,9 +232,17 @@ class Engine:
         )
 
     def resume_stream(
-        self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        context: RunContext | None = None,
+        *,
+        claimed: Callable[[], None] | None = None,
     ) -> AsyncIterator[RunEvent]:
-        """The events of a waiting run that goes on, as :meth:`stream` gives those of a new one."""
+        """The events of a waiting run that goes on, as :meth:`stream` gives those of a new one.
+
+        ``claimed`` is called once the run is this caller's and the decisions count.
+        """
         self._ready("resume_stream")
         from agent_engine.runtime.run import resume_request
         from agent_engine.runtime.streaming import stream_events
@@ -243,7 +251,7 @@ class Engine:
             lambda emit: self._tracked(
                 "resume_stream",
                 lambda built: resume_request(
-                    built.root, run_id, decisions, host=built.host, context=context, emit=emit
+                    built.root, run_id, decisions, host=built.host, context=context, emit=emit, claimed=claimed
                 ),
             )
         )

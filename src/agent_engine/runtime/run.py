@@ -85,9 +85,11 @@ async def resume_request(
     context: RunContext | None = None,
     emit: Emit | None = None,
     scope: HookScope | None = None,
+    claimed: Callable[[], None] | None = None,
 ) -> RunResult:
     """Go on with a waiting run. ``decisions`` maps call ids to "yes", "session" or "no"; what it leaves out stays open.
-    ``scope``: see run_request.
+    ``scope``: see run_request. ``claimed`` is called once the run is this caller's and the decisions count; what is
+    raised before it refused them, what is raised after it is the run's own.
 
     Raises:
         LookupError: no such waiting run, or somebody else has gone on with it, or ``root``, or an agent below it in
@@ -108,14 +110,16 @@ async def resume_request(
             ending.saved_at = document["saved_at"]  # what is still open was asked then; a new ask has its own 24 hours
         return await _turn(state, root, ending, "", (), (), document["frame"])
 
-    async def admitted() -> RunResult:
+    async def go_on() -> RunResult:
         await _check_access(state, root)
         await check_delegates(state, root, document["frame"])
         await host.sessions.rejoin(state)
         await claim(host, run_id, document)
+        if claimed is not None:
+            claimed()
         return await _whole(state, root, turn)
 
-    return await _in_own_context(state, root, admitted)
+    return await _in_own_context(state, root, go_on)
 
 
 async def call_tool_directly(

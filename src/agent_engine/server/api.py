@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParam
-from fastapi.responses import JSONResponse
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
@@ -17,6 +17,7 @@ from agent_engine.server import shapes
 from agent_engine.server.errors import ApiError, request_id_of
 from agent_engine.server.events import EventStream, sse
 from agent_engine.server.identity import Identity
+from agent_engine.server.paths import RUN
 from agent_engine.server.runs import ClientGone, error_event, while_connected
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from agent_engine.runtime.result import RunResult
     from agent_engine.server.app import Services
 
-router = APIRouter()
+router = APIRouter(default_response_class=shapes.Json)
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": shapes.Error, "description": text}
@@ -72,7 +73,7 @@ RunId = Annotated[str, PathParam(min_length=1, max_length=200)]
 @router.get("/health", responses={503: _ERRORS[503]}, summary="Whether the server takes requests")
 async def health(request: Request) -> shapes.Health:
     here = services(request)
-    return shapes.Health(status="stopping" if here.stopping else "ok", runs=here.runs.under_way)
+    return shapes.Health(status="stopping" if here.stopping else "ok", runs=here.under_way)
 
 
 @router.post("/invoke", response_model=shapes.RunAnswer, responses=_ERRORS, summary="One message, one answer")
@@ -89,7 +90,7 @@ async def invoke(request: Request, body: shapes.MessageRequest, identity: Caller
         slot.release()
     answer = _answer(result)
     sent = BackgroundTask(runs.gateway.sent, str(result.output), context) if result.status == "completed" else None
-    return JSONResponse(answer, headers={"X-Run-Id": context.run_id}, background=sent)
+    return shapes.Json(answer, headers={"X-Run-Id": context.run_id}, background=sent)
 
 
 @router.post(
@@ -109,26 +110,24 @@ async def stream(request: Request, body: shapes.MessageRequest, identity: Caller
 
     async def events() -> AsyncGenerator[bytes, None]:
         try:
-            async for event in runs.stream(body.message, context):
-                if event.type == "final" and event.result is not None and event.result.status == "completed":
-                    outcome["answer"] = str(event.result.output)
-                yield sse(event.type, event.to_dict())
+            async with contextlib.aclosing(runs.stream(body.message, context)) as told:
+                async for event in told:
+                    if event.type == "final" and event.result is not None and event.result.status == "completed":
+                        outcome["answer"] = str(event.result.output)
+                    yield sse(event.type, event.to_dict())
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the response has begun; the error is its last event
             outcome["error"] = type(error).__name__
             yield sse("error", error_event(error, request_id_of(request)))
-        finally:
-            slot.release()  # before the client sees the end: it may come back at once
 
     async def done(complete: bool) -> None:
-        slot.release()
         if complete and "answer" in outcome:
             await runs.gateway.sent(outcome["answer"], context)
         elif not complete:
             await runs.gateway.undelivered(outcome.get("answer", ""), context, "the client went away")
 
-    return EventStream(events(), done, {"X-Run-Id": context.run_id})
+    return EventStream(events(), slot.release, done, {"X-Run-Id": context.run_id})
 
 
 @router.get("/runs", responses=_ERRORS, summary="Runs, the newest first")
@@ -153,7 +152,7 @@ async def list_runs(
     return shapes.RunList(runs=[shapes.RunSummary(**_summary(row)) for row in rows], next=following)
 
 
-@router.get("/runs/{run_id:path}", responses={**_ERRORS, **_NOT_FOUND}, summary="One run with its steps and decisions")
+@router.get(f"/runs/{RUN}", responses={**_ERRORS, **_NOT_FOUND}, summary="One run with its steps and decisions")
 async def show_run(request: Request, run_id: RunId, identity: Caller) -> shapes.RunDetail:
     detail = await asyncio.to_thread(reader_of(request).run, run_id)
     if detail is None or not identity.owns(detail.run.user_id, detail.run.organization_id):
@@ -174,7 +173,7 @@ async def approvals(request: Request, identity: Caller) -> shapes.WaitingRuns:
 
 
 @router.post(
-    "/runs/{run_id:path}/resume",
+    f"/runs/{RUN}/resume",
     response_model=shapes.RunAnswer,
     responses={**_ERRORS, **_NOT_FOUND},
     summary="Answer what a run asks, and go on with it",
@@ -183,13 +182,13 @@ async def resume(request: Request, run_id: RunId, body: shapes.DecisionsRequest,
     runs = services(request).runs
     slot = runs.slot()
     try:
-        work = runs.resume(run_id, body.decisions, identity, None)
+        work = runs.resume(run_id, body.decisions, identity)
         result = await while_connected(request.receive, work)
     except ClientGone:
         return Response(status_code=499)
     finally:
         slot.release()
-    return JSONResponse(_answer(result), headers={"X-Run-Id": run_id})
+    return shapes.Json(_answer(result), headers={"X-Run-Id": run_id})
 
 
 def reader_of(request: Request) -> RecordReader:
@@ -210,8 +209,7 @@ def own(identity: Identity, wanted: RunFilter) -> RunFilter:
         return wanted
     from dataclasses import replace
 
-    # A caller without a user sees nothing: no run has this id.
-    return replace(wanted, user_id=identity.user_id or "\x00nobody", organization_id=identity.organization_id)
+    return replace(wanted, owner=identity.key)
 
 
 def _answer(result: RunResult) -> dict[str, Any]:

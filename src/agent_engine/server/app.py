@@ -51,6 +51,11 @@ class Services:
             raise errors.ApiError(404, "not_found", "No system is served here, only its records.")
         return self.runs_or_none
 
+    @property
+    def under_way(self) -> int:
+        """How many runs this server has under way; none where the pages alone are served."""
+        return self.runs_or_none.under_way if self.runs_or_none is not None else 0
+
     async def waiting(self, identity: Identity) -> list[shapes.WaitingRun]:
         """The waiting runs that a caller may answer, oldest first."""
         if self.engine is None:

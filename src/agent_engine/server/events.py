@@ -22,21 +22,27 @@ def sse(event: str, data: Any) -> bytes:
     """One event. Text is sent line by line, anything else as JSON."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
     lines = "".join(f"data: {line}\n" for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
-    return f"event: {event}\n{lines}\n".encode("utf-8", "replace")
+    return f"event: {event}\n{lines}\n".encode("utf-8", "backslashreplace")  # in JSON a lone surrogate's own escape
 
 
 class EventStream(Response):
-    """Sends what ``source`` yields. ``done`` is told whether everything was sent; it is called in every case."""
+    """Sends what ``source`` yields.
+
+    ``over`` is called once when ``source`` has come to its end, or has been left: before the client can see the end,
+    since it may come back at once. ``done`` is told afterwards whether everything was sent. Both in every case.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
         source: AsyncGenerator[bytes, None],
+        over: Callable[[], None] | None = None,
         done: Callable[[bool], Awaitable[None]] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self._source = source
+        self._over = over
         self._done = done
         self.status_code = 200
         self.background = None
@@ -60,10 +66,14 @@ class EventStream(Response):
             raise error
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with contextlib.aclosing(_kept_alive(self._source)) as pieces:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async with contextlib.aclosing(_kept_alive(self._source)) as pieces:
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            if self._over is not None:
+                self._over()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

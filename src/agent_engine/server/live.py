@@ -63,14 +63,6 @@ class Live:
             answer.ended = True
             answer.tell()
 
-    async def settle(self, run_id: str) -> None:
-        """Wait a moment for a run that was asked to go on to do so, so that its page can follow it."""
-        for _ in range(100):
-            answer = self._answers.get(run_id)
-            if answer is not None:
-                return
-            await asyncio.sleep(0.01)
-
     def answer(self, run_id: str) -> Answer | None:
         """The answer of a run of this server, while it is remembered."""
         return self._answers.get(run_id)

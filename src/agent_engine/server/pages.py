@@ -19,6 +19,7 @@ from agent_engine.server.api import own, services
 from agent_engine.server.errors import ApiError, Problem, request_id_of
 from agent_engine.server.events import EventStream, sse
 from agent_engine.server.identity import Unauthenticated
+from agent_engine.server.paths import RECORD, RUN
 from agent_engine.server.sessions import COOKIE, LIFETIME_S, Session, same_token
 from agent_engine.server.templates import render
 
@@ -42,9 +43,9 @@ class NoSession(Exception):
 
 async def to_login(request: Request, _error: Exception) -> Response:
     """Where somebody without a session goes: to the login page, and from there back."""
-    if "hx-request" in request.headers or request.url.path.endswith("/events"):
+    if "hx-request" in request.headers or request.url.path.startswith("/ui/events"):
         return Response(status_code=401, headers={"HX-Redirect": "/ui/login"})
-    to = request.url.path if request.method == "GET" else "/ui/runs"
+    to = _address(request) if request.method == "GET" else "/ui/runs"
     return RedirectResponse(f"/ui/login?to={quote(to)}", 303)
 
 
@@ -86,7 +87,8 @@ def page(request: Request, browser: Session | None, template: str, /, **values: 
         "now": time.time(),
         "trouble": here.trouble if browser is not None and browser.identity.trusted else None,
     }
-    response = HTMLResponse(render(template, {**common, **values}), headers={"Cache-Control": "no-store"})
+    body = render(template, {**common, **values}).encode("utf-8", "replace")
+    response = HTMLResponse(body, headers={"Cache-Control": "no-store"})
     _keep(request, response)
     return response
 
@@ -101,7 +103,7 @@ async def home() -> Response:
 
 
 @router.get("/ui/runs")
-@router.get("/ui/runs/table")
+@router.get("/ui/parts/runs")
 async def runs(
     request: Request,
     browser: Browser,
@@ -112,7 +114,7 @@ async def runs(
     age: str = "",
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
-    """The runs, the newest first; ``/table`` is the part of the page that follows the store."""
+    """The runs, the newest first; ``/ui/parts/runs`` is the part of the page that follows the store."""
     chosen = {"status": status, "agent": agent, "tool": tool, "decision": decision, "age": age}
     reader = _reader(request)
     wanted = RunFilter(
@@ -122,15 +124,14 @@ async def runs(
     rows, agents, tools, totals = found
     query = urlencode({name: value for name, value in chosen.items() if value})
     older = f"/ui/runs?{urlencode({**dict(_pairs(query)), 'before': rows[-1].key})}" if len(rows) == PAGE else None
-    part = request.url.path.endswith("/table")
     return page(
-        request, browser, "runs_table.html" if part else "runs.html",
+        request, browser, "runs_table.html" if _is_part(request) else "runs.html",
         rows=rows, agents=agents, tools=tools, chosen=chosen, query=query, older=older, totals=totals, before=before,
         statuses=STATUSES, decisions=DECISIONS, ages=AGES,
     )  # fmt: skip
 
 
-@router.get("/ui/runs/{run_id:path}/hooks/{step}")
+@router.get(f"/ui/parts/hooks/{{step}}/{RUN}")
 async def step_hooks(
     request: Request, browser: Browser, run_id: str, step: Annotated[int, Path(ge=0, le=2**62)]
 ) -> Response:
@@ -143,7 +144,7 @@ async def step_hooks(
     return page(request, browser, "step_hooks.html", run=detail.run, hooks=hooks, key=step, width=present.WIDTH)
 
 
-@router.get("/ui/records/{record_id}")
+@router.get(f"/ui/records/{RECORD}")
 async def record(request: Request, browser: Browser, record_id: str) -> Response:
     """One decision record, to stand beside the run."""
     shown = await _record(request, browser, record_id)
@@ -181,16 +182,15 @@ async def coverage(request: Request, browser: Browser, age: str = "7d", kind: st
 
 
 @router.get("/ui/approvals")
-@router.get("/ui/approvals/list")
+@router.get("/ui/parts/approvals")
 async def approvals(request: Request, browser: Browser) -> Response:
     """What waits for a person."""
     waiting = await services(request).waiting(browser.identity)
-    part = request.url.path.endswith("/list")
-    name = "approvals_list.html" if part else "approvals.html"
+    name = "approvals_list.html" if _is_part(request) else "approvals.html"
     return page(request, browser, name, waiting=waiting)
 
 
-@router.post("/ui/approvals/{run_id:path}")
+@router.post(f"/ui/approvals/{RUN}")
 async def decide(
     request: Request,
     browser: Browser,
@@ -207,8 +207,7 @@ async def decide(
         raise ApiError(404, "not_found", "No run of that id waits for an approval; perhaps somebody was faster.")
     if not asks[run_id].issuperset(call_id):
         raise ApiError(409, "conflict", "This call waits no more; perhaps somebody was faster.")
-    here.runs.resume_aside(run_id, dict.fromkeys(call_id, decision), browser.identity)  # type: ignore[arg-type]  # the pattern
-    await here.live.settle(run_id)
+    await here.runs.resume_aside(run_id, dict.fromkeys(call_id, decision), browser.identity)  # type: ignore[arg-type]  # the pattern
     return RedirectResponse(f"/ui/runs/{quote(run_id, safe='')}", 303)
 
 
@@ -228,7 +227,7 @@ async def follow_store(request: Request, browser: Browser) -> Response:
     return EventStream(events())
 
 
-@router.get("/ui/runs/{run_id:path}/events")
+@router.get(f"/ui/events/{RUN}")
 async def follow_run(request: Request, browser: Browser, run_id: str) -> Response:
     """``changed`` when a run has moved on, ``answer`` with its text so far, ``ended`` at its end."""
     detail = await asyncio.to_thread(_reader(request).run_row, run_id)
@@ -237,8 +236,8 @@ async def follow_run(request: Request, browser: Browser, run_id: str) -> Respons
     return EventStream(_run_events(services(request), _reader(request), run_id))
 
 
-@router.get("/ui/runs/{run_id:path}")
-@router.get("/ui/runs/{run_id:path}/timeline")
+@router.get(f"/ui/runs/{RUN}")
+@router.get(f"/ui/parts/timeline/{RUN}")
 async def run(
     request: Request,
     browser: Browser,
@@ -246,7 +245,7 @@ async def run(
     record: str = "",
     unfolded: Annotated[int | None, Query(alias="open", ge=0, le=2**62)] = None,
 ) -> Response:
-    """One run; ``/timeline`` is the part of the page that follows it."""
+    """One run; ``/ui/parts/timeline`` is the part of the page that follows it."""
     detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded)
     if not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
@@ -255,7 +254,7 @@ async def run(
     if record:
         shown = await _record(request, browser, record)
     answer = here.live.answer(run_id)
-    part = request.url.path.endswith("/timeline")
+    part = _is_part(request)
     asks = await here.asks_of(run_id) if detail.run.status == "waiting" else []
     return page(
         request, browser, "timeline.html" if part else "run.html",
@@ -346,6 +345,18 @@ async def log_out(request: Request, browser: Browser, csrf: Annotated[str, Form(
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _address(request: Request) -> str:
+    """The path and the query as they were asked for; a decoded path is no address any more."""
+    path = (request.scope.get("raw_path") or quote(request.scope["path"]).encode()).decode("ascii", "replace")
+    query = request.scope["query_string"].decode("ascii", "replace")
+    return f"{path}?{query}" if query else path
+
+
+def _is_part(request: Request) -> bool:
+    """Whether what the address names is to stand in a page that is there already."""
+    return request.url.path.startswith("/ui/parts/")
 
 
 def _keep(request: Request, response: Response) -> None:

@@ -26,8 +26,13 @@ MARKS = {
 FOLD_FROM = 300
 """Hook runs in one run from which those that only allowed or looked are folded into a line a step."""
 
-_UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
-"""Characters that nobody sees, and that turn around, hide or fake what stands beside them."""
+_UNSEEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    "|(?<![^\0-\x7f])[\u200c\u200d\ufe00-\ufe0f]"
+)
+"""Characters that nobody sees, that turn around, hide or fake what stands beside them, and that no page can hold. What
+joins or varies the letter before it is one of them only where that is of ASCII, which knows no such thing."""
 
 _RANDOM = re.compile("[0-9a-f]{32}")
 _LONGEST_ID = 40

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
 
@@ -110,45 +110,67 @@ class Runs:
                     self.live.text(context.run_id, str(result.output))
             return result
 
-    async def stream(self, message: str, context: RunContext) -> AsyncIterator[RunEvent]:
+    async def stream(self, message: str, context: RunContext) -> AsyncGenerator[RunEvent, None]:
         """The same as events; text only once no hook can still hold it back."""
         async with self._limited():
             content = await self.gateway.received(message, context)
-            async for event in self._passed(self.engine.stream(content, context), context):
-                yield event
+            with self._shown(context.run_id):
+                async with contextlib.aclosing(self._passed(self.engine.stream(content, context), context)) as events:
+                    async for event in events:
+                        yield event
 
     async def resume(
-        self, run_id: str, decisions: Mapping[str, Decision], identity: Identity, context: RunContext | None
+        self,
+        run_id: str,
+        decisions: Mapping[str, Decision],
+        identity: Identity,
+        went_on: Callable[[], None] = lambda: None,
     ) -> RunResult:
-        """Go on with a waiting run and wait for its end.
+        """Go on with a waiting run and wait for its end. ``went_on`` is called once the decisions count.
 
         Raises:
             ApiError: there is no such run (404), it is somebody else's (403), or a decision is none (422).
         """
         final: RunResult | None = None
         async with self._limited():
-            async for event in self._resumed(run_id, decisions, identity, context):
+            async for event in self._resumed(run_id, decisions, identity, went_on):
                 if event.type == "final":
                     final = event.result
         if final is None:
             raise ApiError(500, "internal", "The run ended without an answer.")
         return final
 
-    def resume_aside(self, run_id: str, decisions: Mapping[str, Decision], identity: Identity) -> None:
-        """Go on with a waiting run, without anybody waiting for its answer; pages follow it."""
+    async def resume_aside(self, run_id: str, decisions: Mapping[str, Decision], identity: Identity) -> None:
+        """Go on with a waiting run; returns once it does, without waiting for its answer. Pages follow it.
+
+        Raises:
+            ApiError: as ``resume`` does, where the decisions did not count.
+        """
         slot = self.slot()
+        went_on = asyncio.Event()
 
         async def go_on() -> None:
             try:
-                await self.resume(run_id, decisions, identity, None)
-            except Exception as error:  # noqa: BLE001 - its outcome is in the records; nobody waits here
+                await self.resume(run_id, decisions, identity, went_on.set)
+            except Exception as error:
+                if not went_on.is_set():
+                    raise
+                # Its outcome is in the records; nobody waits here.
                 logger.warning("run %s went on and failed: %s", run_id, type(error).__name__)
             finally:
                 slot.release()
 
-        task = asyncio.get_running_loop().create_task(go_on())
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(go_on())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        begun = loop.create_task(went_on.wait())
+        try:
+            await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            begun.cancel()
+        if not went_on.is_set():
+            await task
 
     async def drain(self) -> None:
         """Take no more runs, and wait for those under way; what is left then is cancelled by the engine's close."""
@@ -164,8 +186,8 @@ class Runs:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     async def _resumed(
-        self, run_id: str, decisions: Mapping[str, Decision], identity: Identity, context: RunContext | None
-    ) -> AsyncIterator[RunEvent]:
+        self, run_id: str, decisions: Mapping[str, Decision], identity: Identity, went_on: Callable[[], None]
+    ) -> AsyncGenerator[RunEvent, None]:
         waiting = {str(one["run_id"]): one for one in await self.engine.waiting()}
         document = waiting.get(run_id)
         if document is None:
@@ -173,38 +195,47 @@ class Runs:
         stored = context_of(document)
         if not identity.owns(stored.user_id, stored.organization_id):
             raise ApiError(404, "not_found", "No run of that id waits for an approval.")
-        self._record_decisions(run_id, decisions, identity)
-        try:
-            events = self.engine.resume_stream(run_id, decisions, context)
-            async for event in self._passed(events, stored):
-                yield event
-        except LookupError:
-            raise ApiError(404, "not_found", "No run of that id waits for an approval.") from None
-        except PermissionError:
-            raise ApiError(403, "forbidden", "This is not yours to see or do.") from None
-        except ValueError as error:
-            raise ApiError(422, "invalid_request", str(error)[:300]) from None
+        counts = False
 
-    async def _passed(self, events: AsyncIterator[RunEvent], context: RunContext) -> AsyncIterator[RunEvent]:
+        def claimed() -> None:
+            nonlocal counts
+            counts = True
+            self._record_decisions(run_id, decisions, identity)
+            self.live.begin(run_id)
+            went_on()
+
+        try:
+            going_on = self.engine.resume_stream(run_id, decisions, claimed=claimed)
+            async with contextlib.aclosing(self._passed(going_on, stored)) as events:
+                async for event in events:
+                    yield event
+        except (LookupError, PermissionError, ValueError) as error:
+            if counts:
+                raise  # the run's own error
+            raise _refusal(error) from None
+        finally:
+            if counts:
+                self.live.end(run_id)
+
+    async def _passed(self, events: AsyncIterator[RunEvent], context: RunContext) -> AsyncGenerator[RunEvent, None]:
         """Events on their way out: the answer passes ``message_sending`` before it leaves."""
         held = self.gateway.holds_answers()
         async with contextlib.aclosing(events):  # type: ignore[type-var]  # a stream is an async generator
-            with self._shown(context.run_id):
-                async for event in events:
-                    if event.type == "text":
-                        if held:
-                            continue
-                        self.live.text(context.run_id, str(event.data.get("text", "")))
-                    elif event.type == "final" and event.result is not None:
-                        await self._let_out(event.result, context)
-                        event.data["output"] = event.result.output
-                        if held and event.result.status == "completed":
-                            from agent_engine.runtime.result import RunEvent as Event
+            async for event in events:
+                if event.type == "text":
+                    if held:
+                        continue
+                    self.live.text(context.run_id, str(event.data.get("text", "")))
+                elif event.type == "final" and event.result is not None:
+                    await self._let_out(event.result, context)
+                    event.data["output"] = event.result.output
+                    if held and event.result.status == "completed":
+                        from agent_engine.runtime.result import RunEvent as Event
 
-                            text = str(event.result.output)
-                            self.live.text(context.run_id, text)
-                            yield Event("text", event.run_id, {"text": text})
-                    yield event
+                        text = str(event.result.output)
+                        self.live.text(context.run_id, text)
+                        yield Event("text", event.run_id, {"text": text})
+                yield event
 
     async def _let_out(self, result: RunResult, context: RunContext) -> None:
         if result.status != "completed" or not isinstance(result.output, str):
@@ -235,6 +266,15 @@ class Runs:
         detail = {"by": identity.user_id or identity.scheme, "decisions": dict(decisions)}
         journal.write(StepOpened(run_id, step_id, None, "engine", "approval", None, now, detail))
         journal.write(StepClosed(run_id, step_id, "ok", None, "ran", None, None, 0.0))
+
+
+def _refusal(error: LookupError | PermissionError | ValueError) -> ApiError:
+    """Why a waiting run did not go on; the texts are the engine's own."""
+    if isinstance(error, LookupError):
+        return ApiError(404, "not_found", "No run of that id waits for an approval.")
+    if isinstance(error, PermissionError):
+        return ApiError(403, "forbidden", "This is not yours to see or do.")
+    return ApiError(422, "invalid_request", str(error)[:300])
 
 
 async def while_connected(receive: Callable[[], Awaitable[Any]], work: Awaitable[T]) -> T:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500_000)]
@@ -59,6 +61,14 @@ class RunAnswer(BaseModel):
     usage: Usage = Field(default_factory=Usage)
     visited: list[str] = Field(default_factory=list)
     pending: list[Ask] = Field(default_factory=list)
+
+
+class Json(JSONResponse):
+    """An answer as JSON, whatever text a model has made: a lone surrogate, which is no UTF-8, is sent as its escape."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
 
 
 class WaitingRun(BaseModel):

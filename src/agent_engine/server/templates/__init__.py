@@ -46,6 +46,6 @@ def _environment() -> Environment:
         ask_text=present.ask_text,
         short=present.short,
         exact=escape,  # for values that come back from a form: escaped, but otherwise as they are
-        segment=lambda text: quote(text, safe=""),
+        segment=lambda text: quote(text, safe="", errors="replace"),
     )
     return environment
