@@ -184,3 +184,54 @@ def test_where_no_thread_can_be_had_it_runs_on_the_callers(monkeypatch: pytest.M
 
     assert run_sync(work) == "done"
     assert variable.get() == "set"
+
+
+def test_a_handler_of_signals_may_want_the_portal_while_it_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(portal._Portal):
+        """Interrupted, in the thread that makes it, by somebody who wants a portal, too."""
+
+        busy = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            if not Interrupted.busy:
+                Interrupted.busy = True
+                inside.append(run_sync(thread_name))
+
+    inside: list[str] = []
+    monkeypatch.setattr(portal, "_portal", None)
+    monkeypatch.setattr(portal, "_Portal", Interrupted)
+    before = threading.active_count()
+    assert [run_sync(thread_name), *inside] == ["agent-engine-portal"] * 2
+    assert threading.active_count() == before + 1
+    assert portal._portal is not None
+    portal._portal.stop()
+
+
+@pytest.mark.parametrize("hook", ["lambda payload: None", "ahook"])
+def test_a_finalizer_at_the_end_of_the_interpreter_may_fire_hooks(hook: str) -> None:
+    """No other thread runs then: whoever waited for one would wait for ever."""
+    script = textwrap.dedent(f"""
+        import sys
+        from agent_engine.hooks import add_hook, fire_hook
+
+        async def ahook(payload):
+            pass
+
+        class Session:
+            def __del__(self, fire=fire_hook):
+                (row,) = fire("session_end", {{}})
+                print(row.success, row.error)
+
+        add_hook("session_end", {hook}, name="tell")
+        fire_hook("session_end", {{}})
+        sys.modules["the last to go"] = Session()
+    """)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, text=True)
+    told = {
+        "ahook": "True None\n",
+        "lambda payload: None": (
+            "False Hook 'tell' raised: RuntimeError: no thread runs any more: the interpreter is at its end\n"
+        ),
+    }
+    assert (ended.returncode, ended.stdout) == (0, told[hook])

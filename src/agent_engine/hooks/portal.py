@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
@@ -16,7 +17,8 @@ __all__ = ["run_sync"]
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Taken again by the same thread where the handler of a signal wants the portal while it is being made."""
 _portal: _Portal | None = None
 _here = threading.local()
 """``_here.serves`` is set on every thread of a portal."""
@@ -42,8 +44,9 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
         finally:
             fresh.stop()
     shared: _Portal | None = None
-    with contextlib.suppress(RuntimeError):
-        shared = _shared()
+    if not sys.is_finalizing():  # from then on no thread but this one runs, and nobody would answer
+        with contextlib.suppress(RuntimeError):
+            shared = _shared()
     return _run_here(make) if shared is None else shared.run(make)
 
 
@@ -65,7 +68,11 @@ def _shared() -> _Portal:
     global _portal
     with _lock:
         if _portal is None or not _portal.alive:
-            _portal = _Portal()
+            made = _Portal()
+            if _portal is not None and _portal.alive:  # a handler of signals was quicker
+                made.stop()
+            else:
+                _portal = made
         return _portal
 
 
@@ -174,7 +181,7 @@ class _Call(Generic[T]):
 def _after_fork() -> None:
     """A child process has none of its parent's threads."""
     global _lock, _portal
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _portal = None
     _here.serves = False
 

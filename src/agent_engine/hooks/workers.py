@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -110,8 +111,10 @@ class Errand(Generic[T]):
         """Hand the work to a thread: a waiting one, else a new one.
 
         Raises:
-            RuntimeError: the system gives no more threads.
+            RuntimeError: the system gives no more threads, or the interpreter is at its end and none runs any more.
         """
+        if sys.is_finalizing():
+            raise RuntimeError("no thread runs any more: the interpreter is at its end")
         try:
             worker = _idle.pop()
         except IndexError:
