@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -157,6 +157,29 @@ class _CalledAsync:
 async def _async(payload: object) -> None: ...
 
 
+def _given(policy: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As a decorator of dependency injection: the wrapper takes one argument, and hands over two."""
+
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(func)
+        def wrapper(payload: object) -> Any:
+            return func(payload, policy)
+
+        return wrapper
+
+    return decorate
+
+
+@_given("house rules")
+def _with_a_policy(payload: object, policy: str) -> None:
+    assert policy == "house rules"
+
+
+@wraps(_allow)
+def _wants_two(payload: object, policy: str) -> None:
+    raise AssertionError("never called")
+
+
 async def _async_generator(payload: object) -> Any:
     yield None
 
@@ -183,6 +206,7 @@ class _CalledGenerator:
         (_CalledAsync().method, True),
         (partial(_async), True),
         (partial(_CalledAsync()), True),
+        (_with_a_policy, False),
     ],
 )
 def test_whatever_takes_one_argument_can_be_a_hook(registry: HookRegistry, func: Any, is_async: bool) -> None:
@@ -203,6 +227,7 @@ def test_whatever_takes_one_argument_can_be_a_hook(registry: HookRegistry, func:
         (_generator, "'_generator' is a generator function"),
         (_CalledGenerator(), "'_CalledGenerator' is a generator function"),
         (partial(_async_generator), "'_async_generator' is a generator function"),
+        (_wants_two, "cannot be called with one argument"),
     ],
 )
 def test_what_cannot_answer_is_refused_when_it_is_registered(registry: HookRegistry, func: Any, problem: str) -> None:

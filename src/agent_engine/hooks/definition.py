@@ -312,7 +312,8 @@ def cannot_be_called(func: object) -> str | None:
         if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
             return f"'{name}' is a generator function, which gives no answer when called; return the decision instead"
     try:
-        inspect.signature(func).bind(object())
+        # What is called is the wrapper itself, which may take another number of arguments than what it wraps.
+        inspect.signature(func, follow_wrapped=False).bind(object())
     except TypeError as error:
         return f"'{name}' cannot be called with one argument: {error}"
     except ValueError:  # A callable of C code without a signature: only calling it can tell.

@@ -139,7 +139,7 @@ def _function(event: str, ref: str, func: Callable[..., Any] | None, options: di
 
 def _takes_one(func: Callable[..., Any]) -> bool:
     try:
-        inspect.signature(func).bind(object())
+        inspect.signature(func, follow_wrapped=False).bind(object())
     except (TypeError, ValueError):
         return False
     return True
