@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.idle_clock import Clock
 
 from agent_engine.hooks import process
 from agent_engine.hooks.command import CommandFailure, CommandOutcome, parse_command_output, run_command
@@ -33,13 +35,15 @@ from agent_engine.testing import arun_hook, assert_modified, run_hook
 PAYLOAD = BeforeToolInput(tool_name="search", tool_input={"q": "x"}, event_name="before_tool")
 NAME = "the hook"
 
+T = TypeVar("T")
+
 
 def hook(line: str | None = None, **fields: Any) -> CommandHook:
     return CommandHook(event="before_tool", name=NAME, command=line, **fields)
 
 
 async def run(
-    line: str | None = None, payload: Any = PAYLOAD, limit: float = 20.0, cwd: Any = None, **fields: Any
+    line: str | None = None, payload: Any = PAYLOAD, limit: float = 60.0, cwd: Any = None, **fields: Any
 ) -> CommandOutcome:
     return await run_command(hook(line, **fields), payload, limit=limit, cwd=None if cwd is None else str(cwd))
 
@@ -48,6 +52,12 @@ async def failure(line: str | None = None, **options: Any) -> CommandFailure:
     with pytest.raises(CommandFailure) as caught:
         await run(line, **options)
     return caught.value
+
+
+@pytest.fixture(autouse=True)
+def time_to_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a killed process may be there for a while."""
+    monkeypatch.setattr(process, "_GONE_WITHIN", 60.0)
 
 
 def script(folder: Path, text: str, name: str = "hook.sh", mode: int = 0o755) -> str:
@@ -377,10 +387,15 @@ async def test_more_than_one_mebibyte_of_output_is_a_failure_and_one_is_not() ->
     assert (await run(f"head -c {MAX_ANSWER + 1} /dev/zero | tr '\\0' x; exit 2")).result.decision == "deny"
 
 
-async def test_a_deny_printed_before_the_limit_is_a_deny_and_anything_else_a_failure() -> None:
-    assert (await run(f"echo '{DENY}'; sleep 60", limit=0.5)).result.reason == "policy"
-    problem = await failure('echo \'{"decision": "allow"}\'; sleep 60', limit=0.5)
-    assert (problem.reason, problem.failure_type) == (f"Hook '{NAME}' timed out after 0.5s", "timeout")
+async def test_a_deny_printed_before_the_limit_is_a_deny_and_anything_else_a_failure(
+    tmp_path: Path, clock: Clock
+) -> None:
+    said = await past_its_limit(run(f"echo '{DENY}'; echo $$ > pid; sleep 600", cwd=tmp_path), tmp_path, clock)
+    assert said.result.reason == "policy"
+    (tmp_path / "pid").unlink()
+    line = 'echo \'{"decision": "allow"}\'; echo $$ > pid; sleep 600'
+    problem = await past_its_limit(failure(line, cwd=tmp_path), tmp_path, clock)
+    assert (problem.reason, problem.failure_type) == (f"Hook '{NAME}' timed out after 60.0s", "timeout")
     assert '"allow"' in problem.stdout
 
 
@@ -539,38 +554,39 @@ async def group_of(pid_file: Path) -> int:
     return int(pid_file.read_text())
 
 
-@pytest.mark.parametrize("trap", ["", "trap '' TERM HUP INT; "])
-async def test_at_the_limit_the_whole_group_is_killed(tmp_path: Path, trap: str) -> None:
-    started = time.monotonic()
+async def past_its_limit(work: Coroutine[Any, Any, T], folder: Path, clock: Clock) -> T:
+    """What comes of a command whose limit of a minute is over once it has written its pid."""
+    task = asyncio.create_task(work)
+    await group_of(folder / "pid")
+    clock.put_forward(60)
+    return await task
 
-    problem = await failure(f"{trap}echo $$ > pid; sleep 60 & sleep 60", cwd=tmp_path, limit=0.5)
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM HUP INT; "])
+async def test_at_the_limit_the_whole_group_is_killed(tmp_path: Path, trap: str, clock: Clock) -> None:
+    line = f"{trap}echo $$ > pid; sleep 600 & sleep 600"
+
+    problem = await past_its_limit(failure(line, cwd=tmp_path), tmp_path, clock)
 
     assert problem.failure_type == "timeout"
-    assert time.monotonic() - started < 10
     assert not alive_in_group(await group_of(tmp_path / "pid"))
 
 
 async def test_what_a_command_leaves_in_the_background_does_not_outlive_it(tmp_path: Path) -> None:
-    started = time.monotonic()
-
-    outcome = await run("echo $$ > pid; sleep 60 & sleep 60 & echo hello", cwd=tmp_path)
+    outcome = await run("echo $$ > pid; sleep 600 & sleep 600 & echo hello", cwd=tmp_path)
 
     assert outcome.result.additional_context == "hello"
-    assert time.monotonic() - started < 10
     assert not alive_in_group(await group_of(tmp_path / "pid"))
 
 
 async def test_a_grandchild_in_a_session_of_its_own_does_not_hold_the_answer_back(tmp_path: Path) -> None:
     if subprocess.run(["which", "setsid"], capture_output=True).returncode:
         pytest.fail("setsid (util-linux) is needed")
-    started = time.monotonic()
-
     outcome = await run(
-        "setsid sh -c 'echo $$ > pid; sleep 30' & while [ ! -s pid ]; do :; done; echo hello", cwd=tmp_path
+        "setsid sh -c 'echo $$ > pid; sleep 600' & while [ ! -s pid ]; do :; done; echo hello", cwd=tmp_path
     )
 
     assert outcome.result.additional_context == "hello"
-    assert time.monotonic() - started < 10
     with contextlib.suppress(ProcessLookupError):
         os.killpg(await group_of(tmp_path / "pid"), signal.SIGKILL)
 
@@ -662,7 +678,9 @@ def test_an_interpreter_that_exits_in_the_middle_takes_its_commands_along(tmp_pa
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     assert ran.returncode == 0, ran.stderr
-    assert not alive_in_group(int((tmp_path / "pid").read_text()))
+    group = int((tmp_path / "pid").read_text())
+    while alive_in_group(group):  # it was killed, and dies in its own time
+        time.sleep(0.01)
 
 
 async def test_no_descriptor_task_thread_or_child_is_left_after_many_of_all_kinds() -> None:
@@ -688,8 +706,9 @@ async def test_no_descriptor_task_thread_or_child_is_left_after_many_of_all_kind
         await asyncio.gather(*(one(number) for number in range(12)))
     gc.collect()
 
-    assert os.listdir("/proc/self/fd") == files
-    assert threading.active_count() == threads
+    # What earlier tests of this process have left may end meanwhile: a connection, an idle thread.
+    assert set(os.listdir("/proc/self/fd")) <= set(files)
+    assert threading.active_count() <= threads
     assert asyncio.all_tasks() == tasks
     assert own_children() <= children  # other tests of this process may have servers of their own
 
@@ -747,7 +766,7 @@ async def test_fifty_at_once_are_independent() -> None:
 
 
 async def test_where_the_system_has_no_descriptor_for_a_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock
 ) -> None:
     def refuse(pid: int, flags: int = 0) -> int:
         raise OSError("not on this system")
@@ -755,9 +774,10 @@ async def test_where_the_system_has_no_descriptor_for_a_process(
     monkeypatch.setattr(os, "pidfd_open", refuse)
     threads = threading.active_count()
 
-    assert (await run("echo fine; sleep 60 &")).result.additional_context == "fine"
+    assert (await run("echo fine; sleep 600 &")).result.additional_context == "fine"
     assert (await failure("exit 3")).exit_code == 3
-    assert (await failure("echo $$ > pid; sleep 60", cwd=tmp_path, limit=0.5)).failure_type == "timeout"
+    late = failure("echo $$ > pid; sleep 600", cwd=tmp_path)
+    assert (await past_its_limit(late, tmp_path, clock)).failure_type == "timeout"
     assert not alive_in_group(await group_of(tmp_path / "pid"))
     while threading.active_count() > threads:
         await asyncio.sleep(0.01)
@@ -925,15 +945,17 @@ async def test_a_dispatch_that_is_cancelled_leaves_no_process(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("sequential", [True, False])
-async def test_a_dispatch_is_back_at_the_limit_with_nobody_left(tmp_path: Path, sequential: bool) -> None:
+async def test_a_dispatch_is_back_at_the_limit_with_nobody_left(tmp_path: Path, sequential: bool, clock: Clock) -> None:
     registry = HookRegistry()
     registry.register_command(
-        "before_tool", f"echo $$ > {tmp_path}/pid; sleep 60 & sleep 60", sequential=sequential, timeout=0.5, name="slow"
+        "before_tool",
+        f"echo $$ > {tmp_path}/pid; sleep 600 & sleep 600",
+        sequential=sequential,
+        timeout=60,
+        name="slow",
     )
-    started = time.monotonic()
 
-    verdict = await arun_hook(registry, "before_tool")
+    verdict = await past_its_limit(arun_hook(registry, "before_tool"), tmp_path, clock)
 
-    assert (verdict.denied, verdict.broke, verdict.reason) == (True, True, "Hook 'slow' timed out after 0.5s")
-    assert time.monotonic() - started < 10
+    assert (verdict.denied, verdict.broke, verdict.reason) == (True, True, "Hook 'slow' timed out after 60s")
     assert not alive_in_group(await group_of(tmp_path / "pid"))

@@ -125,16 +125,19 @@ async def test_a_hook_that_was_late_works_the_next_time(
 @pytest.mark.parametrize("sink", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("policy", ["deny", "warn"])
 async def test_what_a_late_hook_edits_is_never_taken_over(
-    kernel: Any, gate: Gate, policy: str, sink: bool, until: Any
+    kernel: Any, gate: Gate, policy: str, sink: bool, until: Any, clock: Clock
 ) -> None:
     told: list[HookRun] = []
     gate.edit = "late edit"
     kernel.add(E.AFTER_LLM, lambda payload: HookResult.modify(response="early"), "worker")
-    kernel.registry.register_function(E.AFTER_LLM, gate.sync, timeout=0.05, failure_policy=policy, name="slow")
+    kernel.registry.register_function(E.AFTER_LLM, gate.sync, timeout=60, failure_policy=policy, name="slow")
     kernel.add(E.AFTER_LLM, lambda payload: HookResult.modify(response=payload.response + " last"), "worker")
     payload = AfterLLMInput(response="raw")
     site = Site(sink=(lambda site, run: told.append(run)) if sink else None)
-    verdict = await kernel.dispatch(E.AFTER_LLM, payload, site)
+    dispatch = asyncio.create_task(kernel.dispatch(E.AFTER_LLM, payload, site))
+    await until(gate.began.is_set)
+    clock.put_forward(60)
+    verdict = await dispatch
     gate.release.set()
     await until(lambda: gate.returned == 1)
     if policy == "warn":

@@ -16,7 +16,7 @@ import pytest
 from agent_engine.hooks import limits
 from agent_engine.hooks.limits import Escaped, TimedOut, being_cancelled, ended, within
 
-pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about")
+pytestmark = pytest.mark.usefixtures("nothing_for_the_loop_to_complain_about", "idle_clock")
 
 VARIABLE: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
 
@@ -161,7 +161,7 @@ def test_the_interpreter_exits_although_a_hook_cannot_be_ended() -> None:
         add_hook("before_tool", hook, timeout=0.01, name="worst", sequential=True)
         print(asyncio.run(afire_hook("before_tool"))[0].error)
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "Hook 'worst' timed out after 0.01s"), done.stderr
 
 
@@ -501,7 +501,7 @@ async def test_limits_of_many_hooks_ring_at_their_own_times() -> None:
     wanted = [0.2, 0.05, 0.1, 0.15]
     got = await asyncio.gather(*map(one, wanted))
     assert [limit for _, limit in sorted(zip(got, wanted, strict=True))] == sorted(wanted)
-    assert all(seconds >= limit - 0.01 for seconds, limit in zip(got, wanted, strict=True))
+    assert got == pytest.approx(wanted, abs=0.001)
 
 
 async def _awaiting(make: Callable[[], Any]) -> Any:
