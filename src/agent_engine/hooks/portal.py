@@ -105,8 +105,8 @@ class _Portal:
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
         before = contextvars.copy_context()
         call: _Call[T] = _Call(make, before.copy())
-        self._loop.call_soon_threadsafe(call.start, self._loop)
         try:
+            self._loop.call_soon_threadsafe(call.start, self._loop)
             call.ended.acquire()
         except BaseException:
             self._loop.call_soon_threadsafe(call.cancel)
@@ -143,6 +143,7 @@ class _Call(Generic[T]):
         self.ended.acquire()
         self._make: Callable[[], Awaitable[T]] | None = make
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         self._value: Any = None
         self._error: BaseException | None = None
 
@@ -153,6 +154,8 @@ class _Call(Generic[T]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif not self._over:
+            self._leave()  # its caller was interrupted before it could hand it over
 
     async def _drive(self) -> None:
         make, self._make = self._make, None
@@ -165,7 +168,11 @@ class _Call(Generic[T]):
     def _end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() and self._error is None:
             self._error = asyncio.CancelledError()  # cancelled before its first step
+        self._leave()
+
+    def _leave(self) -> None:
         self._task = None
+        self._over = True
         self.ended.release()
 
     def result(self) -> T:
