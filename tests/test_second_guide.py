@@ -450,7 +450,7 @@ def test_a_parallel_rewriter_is_discarded_with_the_warning(ask: Any, caplog: pyt
 
 def test_parallel_hooks_overlap() -> None:
     registry = HookRegistry()
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
     for _ in range(2):
         registry.register_function("session_start", lambda given: (both.wait(), None)[1])
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from agent_engine.hooks.managed import RunContext, ToolRequestContext
 from agent_engine.hooks.payloads import PAYLOADS, AfterToolInput, BeforeToolInput, OnErrorInput
 from agent_engine.hooks.registry import HookRegistry, add_hook, set_default_registry
 from agent_engine.hooks.result import HookExecutionResult, HookResult
-from agent_engine.hooks.runner import HookRunner, afire_hook, build_payload, fire_hook
+from agent_engine.hooks.runner import MOST_NESTED, HookRunner, afire_hook, build_payload, fire_hook
 
 E = HookEvent
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -356,7 +356,7 @@ def test_on_the_sync_face_a_slow_hook_is_answered_at_once_and_the_process_exits(
         assert time.monotonic() - began < 5
         print(row.error)
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "Hook 'hangs' timed out after 0.05s"), done.stderr
 
 
@@ -454,3 +454,53 @@ def test_what_matchers_are_tried_against_is_text(name: Any) -> None:
 
     with pytest.raises(TypeError, match="tool_name at before_tool is text"):
         fire_hook(E.BEFORE_TOOL, {"tool_name": name}, registry=registry)
+
+
+def _fires_itself(kind: str, registry: HookRegistry, seen: list[BaseException]) -> Callable[[Any], Any]:
+    def fires(payload: Any) -> None:
+        try:
+            fire_hook("before_tool", {"tool_name": "search"}, registry=registry)
+        except RecursionError as error:
+            seen.append(error)
+            raise
+
+    async def afires(payload: Any) -> None:
+        try:
+            await afire_hook("before_tool", {"tool_name": "search"}, registry=registry)
+        except RecursionError as error:
+            seen.append(error)
+            raise
+
+    async def fires_on_the_loop(payload: Any) -> None:
+        fires(payload)
+
+    return {"sync": fires, "async": afires, "sync on the loop": fires_on_the_loop}[kind]
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("kind", ["sync", "async", "sync on the loop"])
+def test_a_hook_that_fires_what_it_listens_to_comes_to_an_end(kind: str, sequential: bool) -> None:
+    registry, seen = HookRegistry(), list[BaseException]()
+    registry.register_function("before_tool", _fires_itself(kind, registry, seen), sequential=sequential)
+    (row,) = fire_hook("before_tool", {"tool_name": "search"}, registry=registry)
+    assert row.success  # the rows of what it fired are its own business
+    assert [str(error) for error in seen] == [
+        f"before_tool was not fired: {MOST_NESTED} events are being fired inside one another already; a hook that fires"
+        " the event it listens to never ends"
+    ]
+
+
+async def test_an_event_that_leads_to_another_in_the_background_is_not_around_it() -> None:
+    registry, jobs = HookRegistry(), list[asyncio.Task[Any]]()
+
+    async def next_job(payload: Any) -> None:
+        number = int(payload.job_id) + 1
+        if number < 3 * MOST_NESTED:
+            jobs.append(asyncio.create_task(afire_hook("job_completed", {"job_id": str(number)}, registry=registry)))
+
+    registry.register_function("job_completed", next_job)
+    await afire_hook("job_completed", {"job_id": "0"}, registry=registry)
+    for job in jobs:
+        ((row,),) = await asyncio.gather(job)
+        assert row.error is None
+    assert len(jobs) == 3 * MOST_NESTED - 1
