@@ -954,6 +954,33 @@ def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it() -> None:
     assert ended.wait(20)
 
 
+def test_a_sync_tool_that_is_left_behind_begins_no_run_any_more() -> None:
+    left, went_on = threading.Event(), threading.Event()
+    inner = agent("never")
+    came_of_it: list[BaseException] = []
+
+    def slow() -> str:
+        """Outlives its run."""
+        left.wait(60)
+        try:
+            return str(inner.start("go"))
+        except BaseException as error:
+            came_of_it.append(error)
+            raise
+        finally:
+            went_on.set()
+
+    with pytest.raises(LimitReached):
+        agent(call("slow"), "never", tools=[slow], limits=Limits(timeout_s=0.05)).start("go")
+    left.set()
+    assert went_on.wait(60)
+    assert [type(error) for error in came_of_it] == [asyncio.CancelledError]
+    model = inner._model
+    assert isinstance(model, ScriptedModel)
+    assert model.requests == []
+    assert inner.start("go") == "never"  # whoever else asks it is answered
+
+
 async def test_an_agent_is_called_by_a_name_that_every_provider_takes() -> None:
     model = ScriptedModel([call("Front_desk_2", {"message": "hello"}), "done"])
     front = Agent("Front desk / 2", model=ScriptedModel(["hi"]))

@@ -12,9 +12,10 @@ from agent_engine import RunContext
 from agent_engine.hooks import HookResult
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.memory.store import ConversationKey, MemoryStore
+from agent_engine.models.scripted import ScriptedModel, Turn
 from agent_engine.runtime.limits import Limits
 
-from .run_kit import call, listen, made
+from .run_kit import Made, call, listen, made, node_of
 
 
 def who(conversation: str | None = "c", user: str = "u", organization: str = "o") -> RunContext:
@@ -194,6 +195,41 @@ async def test_a_history_that_may_or_can_not_be_shortened_stays(event: str | Non
         )
     assert (await one.run("now", context=who())).output == "answer"
     assert len(one.seen()) == 12
+
+
+async def test_an_empty_summary_takes_the_place_of_nothing() -> None:
+    one = await stored(HookRegistry(), ["  ", "answer"])
+    assert (await one.run("now", context=who())).output == "answer"
+    assert len(one.seen()) == 12
+
+
+@pytest.mark.parametrize("kept_here", [True, False], ids=["memory", "a store"])
+async def test_what_others_said_while_a_history_was_shortened_stays(kept_here: bool) -> None:
+    summary_asked, others_done = asyncio.Event(), asyncio.Event()
+
+    async def summary() -> None:
+        summary_asked.set()
+        await others_done.wait()
+
+    limits = Limits(context_tokens=200)
+    store = None if kept_here else MemoryStore()
+    one = made([Turn(text="they talked", wait=summary), "answer"], limits=limits, store=store)
+    other = Made(node_of(["heard"]), one.host, one.model, one.registry)
+    await one.host.store.append(ConversationKey("o", "u", "c"), LONG)
+    running = asyncio.create_task(one.run("now", context=who()))
+    await summary_asked.wait()
+    await other.run("meanwhile", context=who())
+    others_done.set()
+    assert (await running).output == "answer"
+    said = [message["content"] for message in await one.host.store.load(ConversationKey("o", "u", "c"))]
+    assert "they talked" in said[0]
+    assert said[-4:] == ["meanwhile", "heard", "now", "answer"]
+    last = Made(node_of(["so it is"]), one.host, one.model, one.registry)
+    await last.run("and now", context=who())
+    model = last.node.models[0][0]
+    assert isinstance(model, ScriptedModel)
+    read = [message["content"] for message in model.requests[-1].messages]
+    assert read[-5:] == ["meanwhile", "heard", "now", "answer", "and now"]
 
 
 async def test_content_parts_stay_when_a_hook_rewrites_the_text() -> None:

@@ -82,7 +82,7 @@ def leading(messages: Sequence[Message]) -> int:
 async def compact(
     messages: Sequence[Message], *, keep_tokens: int, summarize: Callable[[list[Message]], Awaitable[str]]
 ) -> Compaction | None:
-    """Put a summary in the place of the older part of a history; None where nothing can be cut.
+    """Put a summary in the place of the older part of a history; None where nothing can be cut, or it says nothing.
 
     Args:
         messages: the history.
@@ -98,6 +98,8 @@ async def compact(
     if not removed or all(_is_summary(message) for message in removed):
         return None
     summary = await summarize(summary_request(removed))
+    if not summary.strip():
+        return None  # nothing stands for nothing
     stands_for: Message = {"role": "system", "content": f"{SUMMARY_HEADING}\n{summary}"}
     made = [*messages[:start], stands_for, *messages[cut:]]
     return Compaction(

@@ -41,7 +41,7 @@ async def shortened(turn: Turn, history: Sequence[Message]) -> Sequence[Message]
         return history
     if done is None:
         return history
-    turn.shortened = done.messages
+    turn.shortened = (done.messages, len(history))
     await _tell(turn, done, len(history), limit)
     return done.messages
 

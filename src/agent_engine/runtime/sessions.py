@@ -115,10 +115,16 @@ class Sessions:
             session.messages = loaded
         return loaded
 
-    async def keep(self, state: RunState, added: Sequence[Message], instead_of: Sequence[Message] | None) -> None:
-        """Store what a run added to its conversation; a shortened history takes the place of what was there.
+    async def keep(
+        self, state: RunState, added: Sequence[Message], instead_of: tuple[Sequence[Message], int] | None
+    ) -> None:
+        """Store what a run added to its conversation.
 
         A store that cannot write does not fail the run: the turn goes to a spill file, and an event tells.
+
+        Args:
+            instead_of: a shortened history, and how many of the first messages it stands for: what others have added
+                behind those meanwhile stays.
         """
         session = state.session
         if session is None:
@@ -128,14 +134,15 @@ class Sessions:
         if session.key is None:
             return
         if session.messages is not None:
-            session.messages = [*instead_of, *added] if instead_of is not None else session.messages
-            if instead_of is None:
-                session.messages.extend(added)
+            if instead_of is not None:
+                session.messages = _put_in(session.messages, instead_of)
+            session.messages.extend(added)
         keeper = self._host.keeper
         if instead_of is not None:
             with contextlib.suppress(Exception):
                 # The whole history is longer than it need be, and nothing is lost: it is shortened again next time.
-                await keeper.store.replace(session.key, instead_of)
+                there = await keeper.store.load(session.key)
+                await keeper.store.replace(session.key, _put_in(there, instead_of))
         failure = await keeper.append(session.key, added)
         if failure is not None:
             await _persist_failed(state, added, failure)
@@ -194,6 +201,11 @@ class Sessions:
             agent=session.agent,
         )
         await _session_end(state, session, reason)
+
+
+def _put_in(messages: Sequence[Message], instead_of: tuple[Sequence[Message], int]) -> list[Message]:
+    shortened, count = instead_of
+    return [*shortened, *messages[count:]]
 
 
 async def _session_start(state: RunState, source: str) -> None:

@@ -155,8 +155,8 @@ class Turn:
         session = state.session
         # What the provider's prompt cache keys on, by agent; it lasts as long as the conversation.
         self.prefixes: dict[str, dict[str, str]] = {} if depth or session is None else session.prefixes
-        # The history that takes the place of the stored one, where it was shortened.
-        self.shortened: Sequence[Message] | None = None
+        # The history that takes the place of the stored one, where it was shortened, and how many messages that had.
+        self.shortened: tuple[Sequence[Message], int] | None = None
         # Text of model calls that waits for the end of the turn.
         self.held: list[str] = []
         # Text of this turn goes out on the stream: only the agent that the request reached speaks to the person.

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from agent_engine.runtime.calling import calling
+
 MOST_NESTED = 16
 """How many runs may be under way inside one another: one that leads to itself must come to an end."""
 
@@ -16,9 +18,11 @@ class UnderWay:
 
     Raises:
         RecursionError: too many are under way around it.
+        asyncio.CancelledError: the run was cancelled whose tool begins this one. Its thread cannot be ended, and may
+            go on, but nothing is begun for it any more.
     """
 
-    __slots__ = ("_above", "_inside", "_loop", "_over", "_task")
+    __slots__ = ("_above", "_cut", "_inside", "_loop", "_over", "_task")
 
     _above: UnderWay | None
     _over: bool
@@ -26,17 +30,22 @@ class UnderWay:
     def __init__(self, name: str) -> None:
         above = _under_way.get()
         self._above = None if above is None else _around(above, name)
-        self._over = False
+        self._cut = self._over = False
         self._inside: list[UnderWay] = []
         if self._above is not None:
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.current_task()
             self._above._inside.append(self)
         _under_way.set(self)
+        turn = calling()
+        if turn is not None and turn.state.under_way is not None and turn.state.under_way._cut:
+            self.end()
+            raise asyncio.CancelledError
 
     def cut(self) -> None:
         """The run is being cancelled: so are those inside of it, wherever they run. A sync tool that waits for one in
         its thread would go on with it otherwise."""
+        self._cut = True
         task = asyncio.current_task()
         for one in list(self._inside):
             if one._task is not None and one._task is not task:
