@@ -32,6 +32,8 @@ class Gate:
     def __init__(self) -> None:
         self.open_gate = threading.Event()
         self.open_gate.set()
+        self.entered = threading.Event()
+        """Set when entries have been handed over."""
         self.down = False
         self.tried = threading.Event()
         self.refuses: str | None = None
@@ -42,7 +44,8 @@ class Gate:
         return Recovery()
 
     def write(self, facts: Sequence[Fact]) -> int:
-        self.open_gate.wait(10)
+        self.entered.set()
+        self.open_gate.wait(60)
         if self.down:
             self.tried.set()
             raise ConnectionError("password=secret")
@@ -69,6 +72,14 @@ def _opened(number: int) -> RunOpened:
     return RunOpened(f"r{number}", None, None, None, None, AT)
 
 
+async def _hold(gate: Gate, journal: StoreJournal) -> None:
+    """Let the writer stand before a closed gate with one entry in hand: what is written now waits behind it."""
+    gate.entered.clear()
+    gate.open_gate.clear()
+    journal.write(_opened(0))
+    assert await asyncio.to_thread(gate.entered.wait, 60)
+
+
 async def test_a_clean_stop_loses_nothing_and_keeps_the_order() -> None:
     gate = Gate()
     journal = _journal(gate)
@@ -93,7 +104,7 @@ async def test_writing_returns_at_once_and_a_full_journal_asks_runs_to_wait() ->
     await asyncio.sleep(0)
     assert not waiting.done()
     gate.open_gate.set()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     assert not journal.full
     await journal.stop()
     assert len(gate.facts) == number
@@ -124,9 +135,11 @@ async def test_captured_payloads_lower_the_limit_so_that_memory_stays_bounded() 
     for entry in run("r1", tool_step("r1", hooks=[big] * 20)):
         journal.write(entry)
     await journal.flush()
+    await _hold(gate, journal)
     for number in range(100):
         journal.write(_opened(number))
     assert journal.full
+    gate.open_gate.set()
     await journal.stop()
 
 
@@ -137,10 +150,10 @@ async def test_a_store_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixtu
     await journal.start()
     with caplog.at_level(logging.WARNING):
         journal.write(_opened(1))
-        await asyncio.to_thread(gate.tried.wait, 10)
+        await asyncio.to_thread(gate.tried.wait, 60)
         journal.write(_opened(2))
         gate.down = False
-        await asyncio.wait_for(journal.flush(), 20)
+        await asyncio.wait_for(journal.flush(), 60)
     assert [as_dict(fact)["run_id"] for fact in gate.facts] == ["r1", "r2"]
     assert journal.status.lost == 0
     assert journal.status.problem is None
@@ -233,38 +246,34 @@ class Bug(BaseException):
 
 
 class Breaking(Gate):
-    """A store whose second write breaks in a way nobody thought of; it waits for ``open_gate`` first."""
+    """A store whose second write breaks in a way nobody thought of."""
 
     breaks = True
 
     def write(self, facts: Sequence[Fact]) -> int:
         if self.facts and self.breaks:
-            self.open_gate.wait(10)
+            self.entered.set()
+            self.open_gate.wait(60)
             raise Bug("password=secret")
         return super().write(facts)
 
 
 async def _broken(caplog: pytest.LogCaptureFixture) -> tuple[StoreJournal, Breaking]:
-    """A journal whose writer has died with 5 entries in hand and 96 behind them, while others waited for it."""
+    """A journal whose writer has died with one entry in hand and 100 behind it, while others waited for it."""
     gate = Breaking()
     journal = _journal(gate, queue=10)
     await journal.start()
     journal.write(_opened(0))
     await journal.flush()
-    gate.open_gate.clear()
-    for number in range(5):
+    await _hold(gate, journal)
+    for number in range(100):
         journal.write(_opened(number))
-    waits = [asyncio.ensure_future(journal.flush())]
-    while journal.status.waiting != 5 or journal._pending != 5:
-        await asyncio.sleep(0)
-    for number in range(96):
-        journal.write(_opened(number))
-    waits.append(asyncio.ensure_future(journal.room()))
+    waits = [asyncio.ensure_future(journal.flush()), asyncio.ensure_future(journal.room())]
     await asyncio.sleep(0)
     assert not any(one.done() for one in waits)
     with caplog.at_level(logging.ERROR):
         gate.open_gate.set()
-        await asyncio.wait_for(asyncio.gather(*waits), 10)
+        await asyncio.wait_for(asyncio.gather(*waits), 60)
     return journal, gate
 
 
@@ -277,9 +286,9 @@ async def test_a_writer_that_breaks_lets_everybody_go_and_counts_what_was_lost(
     journal.write(_opened(7))
     assert (journal.status.waiting, journal.status.lost, journal.full) == (0, 102, False)
     assert "broke" in str(journal.status.problem)
-    await asyncio.wait_for(asyncio.gather(journal.flush(), journal.room()), 10)
+    await asyncio.wait_for(asyncio.gather(journal.flush(), journal.room()), 60)
     with pytest.raises(RecordsError, match="102 entries could not be written to gate"):
-        await asyncio.wait_for(journal.stop(), 10)
+        await asyncio.wait_for(journal.stop(), 60)
     await journal.stop()
 
 
@@ -305,7 +314,7 @@ def test_a_program_ends_although_its_writer_broke(sync: bool) -> None:
         if sync:
             journal.close()
         else:
-            asyncio.run(asyncio.wait_for(journal.stop(), 10))
+            asyncio.run(asyncio.wait_for(journal.stop(), 60))
 
 
 def _break() -> None:

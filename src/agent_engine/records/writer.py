@@ -219,8 +219,11 @@ class StoreJournal:
             logger.warning("%s: %s", self.name, self.recovery.sentence())
         self._opened.set()
         self._release()
-        tidied = 0.0
+        tidied: float | None = None
         while True:
+            if self._settings.ttl is not None and (tidied is None or time.monotonic() - tidied > _TIDY_S):
+                self._tidy(sink)
+                tidied = time.monotonic()
             self._gather()
             with self._taking:
                 self._take_in(len(self._fresh), Pace())
@@ -230,9 +233,6 @@ class StoreJournal:
                 break
             if self._gave_up:
                 break
-            if self._settings.ttl is not None and time.monotonic() - tidied > _TIDY_S:
-                self._tidy(sink)
-                tidied = time.monotonic()
         self._shut(sink)
 
     def _lose(self) -> None:
