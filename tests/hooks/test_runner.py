@@ -20,7 +20,7 @@ from agent_engine.hooks.managed import RunContext, ToolRequestContext
 from agent_engine.hooks.payloads import PAYLOADS, AfterToolInput, BeforeToolInput, OnErrorInput
 from agent_engine.hooks.registry import HookRegistry, add_hook, set_default_registry
 from agent_engine.hooks.result import HookExecutionResult, HookResult
-from agent_engine.hooks.runner import MOST_NESTED, HookRunner, afire_hook, build_payload, fire_hook
+from agent_engine.hooks.runner import MOST_NESTED, HookRunner, _firing, _outwards, afire_hook, build_payload, fire_hook
 
 E = HookEvent
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -492,8 +492,10 @@ def test_a_hook_that_fires_what_it_listens_to_comes_to_an_end(kind: str, sequent
 
 async def test_an_event_that_leads_to_another_in_the_background_is_not_around_it() -> None:
     registry, jobs = HookRegistry(), list[asyncio.Task[Any]]()
+    remembered: list[int] = []
 
     async def next_job(payload: Any) -> None:
+        remembered.append(len(list(_outwards(_firing.get()))))
         number = int(payload.job_id) + 1
         if number < 3 * MOST_NESTED:
             jobs.append(asyncio.create_task(afire_hook("job_completed", {"job_id": str(number)}, registry=registry)))
@@ -504,3 +506,4 @@ async def test_an_event_that_leads_to_another_in_the_background_is_not_around_it
         ((row,),) = await asyncio.gather(job)
         assert row.error is None
     assert len(jobs) == 3 * MOST_NESTED - 1
+    assert max(remembered) <= 2

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
@@ -15,7 +18,10 @@ from agent_engine.hooks.result import HookExecutionResult, HookResult
 from agent_engine.hooks.scope import HookScope, default_scope
 from agent_engine.hooks.site import Site
 
-__all__ = ["HookRunner", "afire_hook", "build_payload", "fire_hook"]
+__all__ = ["MOST_NESTED", "HookRunner", "afire_hook", "build_payload", "fire_hook"]
+
+MOST_NESTED = 16
+"""How many events may be fired inside one another: a hook that fires what it listens to must come to an end."""
 
 
 def fire_hook(
@@ -163,7 +169,50 @@ async def _fire(scope: HookScope, event: HookEvent, data: Any, target: Target, s
     plan = scope.plan(event, target, agent=agent, server=getattr(payload, "server_id", None))
     if plan is None:
         return []
-    return (await plan.dispatch_rows(payload, site))[1]
+    with _under_way(event):
+        return (await plan.dispatch_rows(payload, site))[1]
+
+
+class _Firing:
+    """An event that is being fired, and the one that was being fired around it."""
+
+    __slots__ = ("above", "over")
+
+    def __init__(self, above: _Firing | None) -> None:
+        self.above = above
+        self.over = False
+
+
+_firing: ContextVar[_Firing | None] = ContextVar("agent_engine_firing", default=None)
+
+
+@contextmanager
+def _under_way(event: HookEvent) -> Iterator[None]:
+    """Raises RecursionError where too many are under way around it. In threads and tasks Python itself would not."""
+    above = _firing.get()
+    around = [one for one in _outwards(above) if not one.over]  # a task in the background may outlive its event
+    if len(around) >= MOST_NESTED:
+        raise RecursionError(
+            f"{event} was not fired: {len(around)} events are being fired inside one another already; a hook that fires"
+            " the event it listens to never ends"
+        )
+    for inner, outer in pairwise(around):
+        inner.above = outer
+    if around:
+        around[-1].above = None  # what has ended is forgotten
+    one = _Firing(around[0] if around else None)
+    _firing.set(one)
+    try:
+        yield
+    finally:
+        one.over = True
+        _firing.set(above)
+
+
+def _outwards(one: _Firing | None) -> Iterator[_Firing]:
+    while one is not None:
+        yield one
+        one = one.above
 
 
 def _scope(registry: HookRegistry | None) -> HookScope:
