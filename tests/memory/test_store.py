@@ -245,6 +245,20 @@ def test_a_waiting_run_expires_after_a_day() -> None:
     assert waiting_expired({"saved_at": json.loads("null")})
 
 
+async def test_who_reads_waits_for_no_writer(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "c.db")
+    await store.append(ADA, [said("one")])
+    await store.save_waiting("run", {})
+    writer = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM message")
+    assert [m["content"] for m in await store.load(ADA)] == ["one"]
+    assert await store.load_waiting("run") is not None
+    assert len(await store.list_waiting()) == 1
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
 def _in_a_child(work: Callable[[], object]) -> int:
     """The exit status of a forked child that does ``work``."""
     child = os.fork()
@@ -284,7 +298,7 @@ def test_a_fork_in_the_middle_of_a_transaction_locks_nobody_out(tmp_path: Path) 
         held.set()
         done.wait(60)
 
-    busy = threading.Thread(target=lambda: store._transaction(hold))
+    busy = threading.Thread(target=lambda: store._transaction(hold, "BEGIN"))
     busy.start()
     held.wait(60)
 

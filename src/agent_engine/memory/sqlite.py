@@ -56,12 +56,12 @@ class SqliteStore:
         return f"<SqliteStore {self.path}>"
 
     async def load(self, key: ConversationKey) -> list[Message]:
-        rows = await self._run(lambda db: db.execute(_LOAD, (_name(key),)).fetchall())
+        rows = await self._read(lambda db: db.execute(_LOAD, (_name(key),)).fetchall())
         return [json.loads(body) for (body,) in rows]
 
     async def append(self, key: ConversationKey, messages: Iterable[Message]) -> None:
         bodies = [json.dumps(message) for message in messages]
-        await self._run(lambda db: _append(db, _name(key), bodies))
+        await self._write(lambda db: _append(db, _name(key), bodies))
 
     async def replace(self, key: ConversationKey, messages: Iterable[Message]) -> None:
         bodies = [json.dumps(message) for message in messages]
@@ -70,24 +70,24 @@ class SqliteStore:
             db.execute("DELETE FROM message WHERE conversation = ?", (_name(key),))
             _append(db, _name(key), bodies)
 
-        await self._run(work)
+        await self._write(work)
 
     async def delete(self, key: ConversationKey) -> None:
-        await self._run(lambda db: db.execute("DELETE FROM message WHERE conversation = ?", (_name(key),)))
+        await self._write(lambda db: db.execute("DELETE FROM message WHERE conversation = ?", (_name(key),)))
 
     async def save_waiting(self, run_id: str, document: Mapping[str, Any]) -> None:
         kept = stamped(document, run_id)
         row = (run_id, float(kept["saved_at"]), json.dumps(kept))
-        await self._run(lambda db: db.execute("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?)", row))
+        await self._write(lambda db: db.execute("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?)", row))
 
     async def load_waiting(self, run_id: str) -> dict[str, Any] | None:
         query = "SELECT document FROM waiting WHERE run_id = ?"
-        row = await self._run(lambda db: db.execute(query, (run_id,)).fetchone())
+        row = await self._read(lambda db: db.execute(query, (run_id,)).fetchone())
         return None if row is None else dict(json.loads(row[0]))
 
     async def list_waiting(self) -> list[dict[str, Any]]:
         query = "SELECT document FROM waiting ORDER BY saved_at, run_id"
-        rows = await self._run(lambda db: db.execute(query).fetchall())
+        rows = await self._read(lambda db: db.execute(query).fetchall())
         return [dict(json.loads(document)) for (document,) in rows]
 
     async def remove_waiting(self, run_id: str, document: Mapping[str, Any] | None = None) -> bool:
@@ -98,7 +98,7 @@ class SqliteStore:
             db.execute("DELETE FROM waiting WHERE run_id = ?", (run_id,))
             return True
 
-        return await self._run(work)
+        return await self._write(work)
 
     async def close(self) -> None:
         from agent_engine.hooks.workers import run_in_worker
@@ -111,19 +111,25 @@ class SqliteStore:
             if connection is not None:
                 connection.close()
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Who only reads waits for no writer, and can do so on a disk that takes nothing."""
         from agent_engine.hooks.workers import run_in_worker
 
-        return await run_in_worker(self._transaction, work)
+        return await run_in_worker(self._transaction, work, "BEGIN")
 
-    def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        from agent_engine.hooks.workers import run_in_worker
+
+        return await run_in_worker(self._transaction, work, "BEGIN IMMEDIATE")
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
         """Run ``work`` as one transaction, all of it or nothing."""
         with self._lock:
             try:
                 if self._connection is None:
                     self._connection = self._open()
                 db = self._connection
-                db.execute("BEGIN IMMEDIATE")
+                db.execute(begin)
                 try:
                     value = work(db)
                     db.execute("COMMIT")
