@@ -77,6 +77,7 @@ async def _soon(answer: Any) -> Any:
     return answer
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_a_person_may_take_longer_than_a_hook() -> None:
     """The limit of hooks is not for people: only approval_s is."""
     asked = Asked(approver=lambda ask: _after(0.1))
@@ -250,6 +251,7 @@ async def test_the_desk_is_answered_from_outside_by_id() -> None:
     assert {ask.call_id for ask in desk.open()} == {"c1", "c2"}
     assert desk.answer("c2", True)
     assert desk.answer("c1", False)
+    assert not desk.answer("c1", True)  # somebody was faster
     assert not desk.answer("c9", True)
     await task
     read = [message["content"] for message in asked.one.seen() if message["role"] == "tool"]

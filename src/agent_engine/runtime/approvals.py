@@ -189,7 +189,7 @@ class ApprovalDesk:
             return await future
         finally:
             with self._lock:
-                del self._open[key]
+                self._open.pop(key, None)
 
     def open(self) -> list[ToolApproval]:
         """The asks that wait for an answer, oldest first."""
@@ -197,22 +197,20 @@ class ApprovalDesk:
             return [ask for ask, _, _ in self._open.values()]
 
     def answer(self, call_id: str, answer: Answer, run_id: str | None = None) -> bool:
-        """Answer one ask: True, False or "session". Returns False where no such ask is open.
+        """Answer one ask: True, False or "session". Returns False where no such ask is open: the first answer counts.
 
         Raises:
             LookupError: several runs ask under this call id; name the run.
         """
         with self._lock:
-            found = [
-                (loop, future)
-                for (run, call), (_, loop, future) in self._open.items()
-                if call == call_id and run_id in (None, run)
-            ]
-        if len(found) > 1:
-            raise LookupError(f"{len(found)} runs ask under the call id {call_id!r}: name the run too.")
-        for loop, future in found:
-            loop.call_soon_threadsafe(_settle, future, answer)
-        return bool(found)
+            found = [key for key in self._open if key[1] == call_id and run_id in (None, key[0])]
+            if len(found) > 1:
+                raise LookupError(f"{len(found)} runs ask under the call id {call_id!r}: name the run too.")
+            if not found:
+                return False
+            _, loop, future = self._open.pop(found[0])
+        loop.call_soon_threadsafe(_settle, future, answer)
+        return True
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
