@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.fakes.idle_clock import Clock
 
 from agent_engine import Agent, HooksConfig, Limits, RunContext, tool
 from agent_engine.hooks import HookRegistry, HookResult, add_hook, before_tool, remove_hook
@@ -795,7 +796,7 @@ async def test_an_agent_can_resume_another_of_its_runs_from_inside_a_run() -> No
     agent = Agent("desk", model=model, tools=[work, approve], hooks=registry, approver="later")
     waiting = await agent.arun("go")
     assert waiting.status == "waiting"
-    assert await asyncio.wait_for(agent.astart("go on"), 10) == "answer"
+    assert await asyncio.wait_for(agent.astart("go on"), 60) == "answer"
     assert ran == [1]
 
 
@@ -852,12 +853,12 @@ def test_agents_whose_tools_call_each_other_do_not_wait_for_each_other() -> None
 
     def ask_right() -> str:
         """Ask the agent on the right."""
-        both.wait(20)
+        both.wait(60)
         return str(right.start("from the left"))
 
     def ask_left() -> str:
         """Ask the agent on the left."""
-        both.wait(20)
+        both.wait(60)
         return str(left.start("from the right"))
 
     left = agent(call("ask_right"), "left", "left", tools=[ask_right])
@@ -869,7 +870,7 @@ def test_agents_whose_tools_call_each_other_do_not_wait_for_each_other() -> None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(answers) == ["left", "right"]
 
 
@@ -927,13 +928,20 @@ async def test_runs_one_after_the_other_are_not_inside_one_another() -> None:
         assert await begun[number] == "done"
 
 
-def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it() -> None:
+def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it(clock: Clock) -> None:
     ended = threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def asks(*_: Any) -> Any:
+        loops.append(asyncio.get_running_loop())
+        return call("ask")
 
     class Slow:
         name = provider = "slow"
 
         async def request(self, *_: Any) -> ModelResponse:
+            clock.put_forward(60)
+            loops[0].call_soon_threadsafe(int)  # that it looks at the clock
             try:
                 await asyncio.Event().wait()
             finally:
@@ -950,8 +958,8 @@ def test_a_run_that_a_sync_tool_waits_for_ends_with_the_run_around_it() -> None:
         return str(inner.start("go"))
 
     with pytest.raises(LimitReached):
-        agent(call("ask"), "never", tools=[ask], limits=Limits(timeout_s=0.1)).start("go")
-    assert ended.wait(20)
+        agent(asks, "never", tools=[ask], limits=Limits(timeout_s=60)).start("go")
+    assert ended.wait(60)
 
 
 def test_a_sync_tool_that_is_left_behind_begins_no_run_any_more() -> None:

@@ -1031,7 +1031,7 @@ def test_a_slow_sync_hook_never_blocks_the_loop() -> None:
     @add_hook("before_tool")
     def slow(event_data: Any) -> None:
         entered.set()
-        release.wait(20)
+        release.wait(60)
 
     async def main() -> str:
         agent, _ = agent_with(calls("read_file", path="a"), tools=[read_file])
@@ -1040,7 +1040,7 @@ def test_a_slow_sync_hook_never_blocks_the_loop() -> None:
         while not entered.is_set():
             await asyncio.sleep(0.001)
         release.set()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 50, "it had waited until the hook gave up"
         return await turn
 
     assert asyncio.run(main()) == "done"

@@ -666,11 +666,11 @@ async def test_a_before_that_takes_too_long_has_failed(monkeypatch: pytest.Monke
 
     @before_tool
     def slow(request: Any) -> None:
-        release.wait(20)
+        release.wait(60)
 
     @before_tool
     async def async_slow(request: Any) -> None:
-        await asyncio.sleep(20)
+        await asyncio.sleep(60)
 
     started = time.monotonic()
     with pytest.raises(HookExecutionError) as caught:
@@ -678,7 +678,7 @@ async def test_a_before_that_takes_too_long_has_failed(monkeypatch: pytest.Monke
     release.set()
 
     assert isinstance(caught.value.cause, TimeoutError)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
 
 
 async def test_cancellation_in_the_call_inside_passes_through_and_frees_the_thread() -> None:

@@ -121,7 +121,7 @@ def test_a_failure_blocks_only_where_it_is_told_to(tmp_path: Path) -> None:
     assert made.execute("pre_read_code").reason == "Hook 'exit 3' exited with code 3"
     started = time.monotonic()
     assert made.execute("post_read_code").reason == "Hook 'sleep 60 & sleep 60' timed out after 0.2s"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
     assert "not found" in (made.execute("pre_user_prompt").reason or "")
 
 

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
+from tests.fakes.idle_clock import Clock
 from tests.fakes.openai_server import FakeOpenAI, calls, cuts, fails, garbage, hangs, says
 
 from agent_engine.models import messages as m
@@ -129,9 +130,13 @@ async def test_a_refused_key_names_its_variable() -> None:
         await answer(model_at(fake), ASK)
 
 
-async def test_no_answer_in_time() -> None:
+async def test_no_answer_in_time(clock: Clock) -> None:
     with FakeOpenAI(hangs()) as fake, pytest.raises(ModelError) as raised:
-        await answer(model_at(fake), ASK, extra={"timeout": 0.2})
+        asked = asyncio.create_task(answer(model_at(fake), ASK, extra={"timeout": 60}))
+        while not fake.received:
+            await asyncio.sleep(0.01)
+        clock.put_forward(60)
+        await asked
     assert (raised.value.category, raised.value.retryable) == ("timeout", True)
     assert len(fake.received) == 1
 

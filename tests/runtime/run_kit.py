@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,18 +221,6 @@ def unbalanced(names: Sequence[str]) -> list[str]:
 
 def closing_events() -> list[HookEvent]:
     return [event for event, spec in CATALOGUE.items() if spec.closing]
-
-
-@contextmanager
-def leaves_nothing() -> Iterator[None]:
-    """No thread that works, and no file descriptor, more than before. (Idle workers of the kernel stay a while.)"""
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
-    busy = [one.name for one in threading.enumerate() if not one.name.startswith(("agent-engine", "MainThread"))]
-    assert busy == []
 
 
 @asynccontextmanager

@@ -182,6 +182,7 @@ async def test_a_second_cancellation_does_not_cut_the_closing_events_short() -> 
     assert len(trace.of("on_run_error")) == 1
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_closing_events_have_a_time_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_engine.runtime.state.CLOSING_SECONDS", 0.05)
     stage = Stage()
@@ -195,6 +196,7 @@ async def test_closing_events_have_a_time_limit_in_all(monkeypatch: pytest.Monke
             await asyncio.wait_for(task, 5)
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_closing_events_are_heard_even_where_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_engine.runtime.state.CLOSING_SECONDS", 0.0)
     stage = Stage()
@@ -317,7 +319,7 @@ def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"agent_engine.hooks.limits.{name}", seconds)
 
 
-@pytest.mark.usefixtures("short_graces")
+@pytest.mark.usefixtures("short_graces", "idle_clock")
 @pytest.mark.parametrize("face", ["run", "stream"])
 @pytest.mark.parametrize("place", PLACES)
 async def test_code_that_does_not_listen_cannot_hold_a_cancelled_run(place: str, face: str) -> None:
@@ -334,7 +336,7 @@ async def test_code_that_does_not_listen_cannot_hold_a_cancelled_run(place: str,
         assert unbalanced(it.trace.names) == []
 
 
-@pytest.mark.usefixtures("short_graces")
+@pytest.mark.usefixtures("short_graces", "idle_clock")
 @pytest.mark.parametrize("place", PLACES)
 async def test_code_that_does_not_listen_cannot_hold_a_run_beyond_its_time(place: str) -> None:
     it = Deaf(place, limits=Limits(timeout_s=0.1))
@@ -347,7 +349,7 @@ async def test_code_that_does_not_listen_cannot_hold_a_run_beyond_its_time(place
         assert unbalanced(it.trace.names) == []
 
 
-@pytest.mark.usefixtures("short_graces")
+@pytest.mark.usefixtures("short_graces", "idle_clock")
 @pytest.mark.parametrize("place", ["tool", "returns"])
 async def test_code_that_does_not_listen_cannot_hold_a_child_beyond_its_time(place: str) -> None:
     it = Deaf(place)
@@ -361,6 +363,7 @@ async def test_code_that_does_not_listen_cannot_hold_a_child_beyond_its_time(pla
     assert "LimitReached" in parent.tool_text()
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_a_task_group_that_fails_in_a_tool_changes_nothing_for_the_rest_of_the_run() -> None:
     """Before Python 3.13 such a group leaves its task cancelled for good, in the eyes of whoever asks."""
 
@@ -412,7 +415,7 @@ async def test_what_a_tool_still_has_to_close_it_may_close() -> None:
     assert closed == ["careful"]
 
 
-@pytest.mark.usefixtures("short_graces")
+@pytest.mark.usefixtures("short_graces", "idle_clock")
 async def test_a_wrapper_that_does_not_listen_gets_nothing_run_any_more() -> None:
     ran: list[str] = []
     stage = Stage()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.idle_clock import Clock
 from tests.runtime.engine_kit import call, engine, project
 
 from agent_engine.agent import Agent
@@ -21,7 +22,7 @@ from agent_engine.hooks.managed import AuthContext, RunContext
 from agent_engine.hooks.registry import HookRegistry, add_hook, remove_hook
 from agent_engine.hooks.result import HookResult
 from agent_engine.plugins.problems import SpecError
-from agent_engine.runtime.engine import Engine, EngineError
+from agent_engine.runtime.engine import GRACE_SECONDS, Engine, EngineError
 from agent_engine.runtime.result import RunResult
 
 SIMPLE = """
@@ -573,24 +574,22 @@ async def test_a_registry_from_the_file_serves_an_agent(tmp_path: Path) -> None:
         HookRegistry.from_yaml(path)
 
 
-async def test_close_ends_runs_under_way_and_can_be_called_by_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import agent_engine.runtime.engine as module
-
-    monkeypatch.setattr(module, "GRACE_SECONDS", 0.05)
+async def test_close_ends_runs_under_way_and_can_be_called_by_many(tmp_path: Path, clock: Clock) -> None:
     started = asyncio.Event()
 
     async def hang(*_: Any) -> str:
         started.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "never"
 
     built, _ = engine(project(tmp_path, SIMPLE, ECHO), [hang])
     await built.build()
     run = asyncio.create_task(built.run("hello"))
     await started.wait()
-    await asyncio.gather(built.close(), built.close())
+    closing = asyncio.gather(built.close(), built.close())
+    await asyncio.sleep(0.01)
+    clock.put_forward(GRACE_SECONDS)
+    await closing
     assert run.cancelled()
     with pytest.raises(EngineError):
         await built.run("hello")
@@ -729,10 +728,7 @@ async def test_a_stream_that_is_read_after_the_engine_was_closed_runs_nothing(tm
     assert model.requests == []
 
 
-async def test_closing_ends_runs_that_are_under_way_on_other_loops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent_engine.runtime.engine.GRACE_SECONDS", 0.05)
+async def test_closing_ends_runs_that_are_under_way_on_other_loops(tmp_path: Path, clock: Clock) -> None:
     stays = "import asyncio\n\nasync def stay() -> str:\n    await asyncio.Event().wait()\n    return 'never'\n"
     path = project(
         tmp_path,
@@ -756,6 +752,9 @@ async def test_closing_ends_runs_that_are_under_way_on_other_loops(
     thread = threading.Thread(target=elsewhere)
     thread.start()
     await heard.wait()
-    await built.close()
-    await asyncio.to_thread(thread.join, 20)
+    closing = asyncio.create_task(built.close())
+    await asyncio.sleep(0.01)
+    clock.put_forward(GRACE_SECONDS)
+    await closing
+    await asyncio.to_thread(thread.join, 60)
     assert [type(error) for error in outcomes] == [asyncio.CancelledError]

@@ -90,6 +90,7 @@ async def test_a_duplicate_is_no_refusal_by_a_hook() -> None:
     assert (await one.run()).output == "answer"
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_the_clock_ends_a_run_with_closing_events_that_say_so() -> None:
     async def slow() -> None:
         """Slow."""
@@ -106,6 +107,7 @@ async def test_the_clock_ends_a_run_with_closing_events_that_say_so() -> None:
     assert unbalanced(trace.names) == []
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_a_childs_own_clock_ends_the_child_alone() -> None:
     async def slow() -> None:
         """Slow."""

@@ -16,6 +16,7 @@ import pytest
 from agent_engine import Agent, Engine
 from agent_engine.hooks import HookResult, add_hook, get_default_registry, remove_hook
 from agent_engine.hooks.errors import HookExecutionError
+from agent_engine.hooks.process import run_process
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.models.errors import ModelError
 from agent_engine.models.scripted import ScriptedModel
@@ -101,13 +102,15 @@ class Cell:
                 "modify": """echo '{"decision": "modify", "modified_input": {"target": "changed"}}'""",
                 "observe": "true",
                 "raise": "exit 1",
-                "time out": "sleep 20",
+                "time out": "sleep 600",
             }[self.decision]
         )
 
     def asked_gate(self) -> int:
         file = self.folder / "gate"
-        return len(file.read_text().split()) if file.exists() else len(self.gate_calls)
+        if file.exists():
+            assert len(file.read_text().split()) == len(self.gate_calls)
+        return len(self.gate_calls)
 
 
 async def gate(decision: str, seen: Any) -> Any:
@@ -118,12 +121,12 @@ async def gate(decision: str, seen: Any) -> Any:
     if decision == "raise":
         raise PermissionError("the gate broke")
     if decision == "time out":
-        await asyncio.sleep(20)
+        await asyncio.Event().wait()
     return None
 
 
 @pytest.fixture
-def cell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cell]:
+def cell(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cell]:
     decision, way = request.param
     registry = HookRegistry()
     one = Cell(tmp_path, decision, way, [], [], registry)
@@ -131,6 +134,10 @@ def cell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cell]:
     async def function(payload: Any) -> Any:
         one.gate_calls.append(payload.tool_input["target"])
         return await gate(decision, payload)
+
+    async def process(*given: Any, **options: Any) -> Any:
+        one.gate_calls.append("original")
+        return await run_process(*given, **options)
 
     async def method(event: Any) -> Any:
         one.gate_calls.append(event.payload.tool_input["target"])
@@ -150,7 +157,9 @@ def cell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cell]:
     elif way == "registry":
         registry.register_function("before_tool", function, **options)
     elif way == "command":
-        options["timeout"] = LIMIT if decision == "time out" else 20
+        options["timeout"] = LIMIT if decision == "time out" else 60
+        # On a busy machine a process may be over before it could note that it was called.
+        monkeypatch.setattr("agent_engine.hooks.command.run_process", process)
         registry.register_command("before_tool", one.command(), **options)
     else:
         (tmp_path / "hooks.yaml").write_text("system: {name: h}\n" + one.hooks_yaml())
