@@ -27,8 +27,10 @@ class Clock:
 
 class IdleClock:
     """A clock that goes only while the running loop has nothing to do, nor a worker thread of the kernel: then it is at
-    once the time of whatever is due next. A turn of the loop takes a microsecond. For code that waits neither for other
-    threads nor for processes: of those the clock knows nothing."""
+    once the time of whatever is due next. A turn of the loop takes ten microseconds.
+
+    For code that waits neither for other threads nor for processes: of those the clock knows nothing.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._now = time.monotonic()
@@ -51,7 +53,7 @@ class IdleClock:
                 return events
             if waits and timeout > 0:
                 return select(min(timeout, 0.01))
-            self._now += max(timeout, 1e-6)
+            self._now += max(timeout, 1e-5)
             return events
 
         monkeypatch.setattr(time, "monotonic", lambda: self._now)

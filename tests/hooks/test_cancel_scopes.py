@@ -43,11 +43,22 @@ async def asks_a_thread(_: object = None) -> str:
     return await anyio.to_thread.run_sync(lambda: "asked")
 
 
+@pytest.mark.usefixtures("idle_clock")
 @pytest.mark.parametrize("sequential", [True, False])
-@pytest.mark.parametrize(
-    ("hook", "answer"), [(gives_up_soon, "fell back"), (moves_on, "moved on"), (asks_a_thread, "asked")]
-)
+@pytest.mark.parametrize(("hook", "answer"), [(gives_up_soon, "fell back"), (moves_on, "moved on")])
 async def test_a_scope_inside_a_hook_works(hook: Any, answer: str, sequential: bool) -> None:
+    await _answers(hook, answer, sequential)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+async def test_a_hook_may_ask_a_thread_once_a_scope_of_its_own_is_left(
+    monkeypatch: pytest.MonkeyPatch, sequential: bool
+) -> None:
+    monkeypatch.setattr(limits, "GRACE", 60)
+    await _answers(asks_a_thread, "asked", sequential)
+
+
+async def _answers(hook: Any, answer: str, sequential: bool) -> None:
     registry = HookRegistry()
     registry.register_function("before_tool", hook, sequential=sequential)
     (row,) = await afire_hook("before_tool", {"tool_name": "search"}, registry=registry)
@@ -58,6 +69,7 @@ async def test_a_scope_inside_a_hook_works(hook: Any, answer: str, sequential: b
     assert current.cancelling() == 0
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_a_scope_inside_the_body_of_a_tool_works() -> None:
     assert await ended(gives_up_soon()) == "fell back"
 
@@ -83,6 +95,7 @@ async def test_what_a_caller_says_with_its_cancellation_reaches_the_hook_and_com
     assert heard == [("the client has gone",)]
 
 
+@pytest.mark.usefixtures("idle_clock")
 @pytest.mark.parametrize("sequential", [True, False])
 async def test_a_hook_that_ignores_the_scope_around_it_is_given_up(sequential: bool) -> None:
     """The scope asks again at every turn of the loop, and none of that gives the hook new time."""
