@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,12 +11,14 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.idle_clock import Clock
 
 from agent_engine.hooks.dispatch import Dispatch
 from agent_engine.hooks.errors import GuardrailBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.payloads import BeforeToolInput
 from agent_engine.hooks.plan import Plan
+from agent_engine.hooks.quick import Position
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.hooks.result import HookExecutionResult, HookResult, Verdict
 from agent_engine.hooks.scope import HookScope
@@ -186,3 +189,42 @@ async def test_nobody_goes_on_before_a_sync_hook_has_spoken_however_slow_the_one
     plan = _plan("worker", [slow, denies])
     for _ in range(3):
         assert (await plan.dispatch(_payload(), Site())).reason == "1"
+
+
+async def test_a_hook_is_not_late_for_the_time_of_the_one_before_it(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, until: Any
+) -> None:
+    """The thread goes on to the next hook in the very moment in which the loop looks how long one has been on."""
+    began, ends = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    watch, overtaken = Position.watch, False
+
+    def hook(number: int) -> Callable[[BeforeToolInput], None]:
+        def held(_: BeforeToolInput) -> None:
+            began[number].set()
+            ends[number].wait(60)
+
+        return held
+
+    def watch_late(on: Position) -> tuple[int, float]:
+        if overtaken:
+            ends[0].set()
+            began[1].wait(60)
+        return watch(on)
+
+    monkeypatch.setattr(Position, "watch", watch_late)
+    registry = HookRegistry()
+    for number, limit in enumerate([600, 60]):
+        registry.register_function("before_tool", hook(number), sequential=True, timeout=limit)
+    plan = HookScope(registry, with_default=False).plan(HookEvent.BEFORE_TOOL, "t")
+    assert plan is not None
+    dispatch = asyncio.create_task(_dispatched(plan))
+    await until(began[0].is_set)
+    overtaken = True
+    clock.put_forward(60)
+    await until(began[1].is_set)
+    ends[1].set()
+    assert (await dispatch).decision == "allow"
+
+
+async def _dispatched(plan: Plan) -> Verdict:
+    return await plan.dispatch(_payload(), Site())

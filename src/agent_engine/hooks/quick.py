@@ -147,9 +147,9 @@ class Position:
         left = self.left()
         return left, self._limits[max(len(self._limits) - 1 - left, 0)]
 
-    def soonest(self) -> float:
-        """The shortest limit of the hooks behind the one that is on: one of them may be on by then."""
-        return min(self._limits[len(self._limits) - self.left() :], default=math.inf)
+    def soonest(self, left: int) -> float:
+        """The shortest limit of so many hooks behind the one that is on: one of them may be on by then."""
+        return min(self._limits[len(self._limits) - left :], default=math.inf)
 
     def stop(self) -> None:
         """No hook after this one."""
@@ -197,7 +197,10 @@ async def relay(
     on = Position(pending, limits)
     done = patience.rewards(errand)
     while not done:
-        errand.deadline = one.started + on.watch()[1]
+        place, limit = on.watch()
+        soonest, errand.deadline = on.soonest(place), one.started + limit
+        if on.left() != place:
+            continue  # the thread went on to the next one meanwhile, which is not late for the time of this one
         left = errand.deadline - time.monotonic()
         if left <= 0:
             on.stop()
@@ -205,7 +208,7 @@ async def relay(
             carry_back(context, before)
             return (on.left(), None, TimedOut()), None
         try:
-            done = await errand.wait(min(left, on.soonest()))
+            done = await errand.wait(min(left, soonest))
         except BaseException:
             on.stop()
             raise
