@@ -52,7 +52,7 @@ def test_every_snippet_runs(
 
 def called(command: list[str], folder: Path) -> None:
     assert command[0] == "python"
-    ran = subprocess.run([sys.executable, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
 
 

@@ -25,7 +25,7 @@ def test_importing_the_package_imports_no_library():
     code = (
         "import sys, agent_engine, agent_engine.hooks\nprint(sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=3000, check=True)
     loaded = set(re.findall(r"'([^']+)'", done.stdout))
     for heavy in ("pydantic", "mcp", "httpx2", "sqlalchemy", "rich", "typer", "ruamel", "yaml", "anyio"):
         assert heavy not in loaded
@@ -45,7 +45,7 @@ def test_constraints_pin_every_dependency_and_name_no_index():
 
 def test_the_wheel_holds_the_package_and_nothing_else(tmp_path):
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=3000, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"agent_engine", "agent_engine-0.1.0.dist-info"}
@@ -59,16 +59,16 @@ def normal(name: str) -> str:
 def test_the_script_of_continuous_integration_can_run_and_its_packages_are_names():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", script], check=True, timeout=30)
+    subprocess.run(["bash", "-n", script], check=True, timeout=300)
     lines = [line.partition("#")[0].strip() for line in (ROOT / ".ci" / "apt.txt").read_text().splitlines()]
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line) for line in lines if line)
 
 
 def test_make_names_its_targets_and_says_what_is_missing():
-    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True).stdout
     for target in ("demo", "test", "check", "bench", "mutants"):
         assert f"make {target} " in said
     command = ["make", "--no-print-directory", "VENV=.venv-none", "PYTHON=", ".venv-none/bin/python"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "Agent Engine needs Python 3.11, 3.12 or 3.13, and found none on PATH." in done.stdout

@@ -54,7 +54,7 @@ def blocks_of(page: str) -> list[Block]:
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environ = {**os.environ, "PATH": path, "AGENT_ENGINE_MODEL": "offline", "COLUMNS": "120"}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -128,7 +128,7 @@ def answer_to(curl: list[str]) -> str:
     url = next(word for word in curl if word.startswith("http"))
     headers = dict(curl[i + 1].split(": ", 1) for i, word in enumerate(curl) if word == "-H")
     body = curl[curl.index("-d") + 1].encode() if "-d" in curl else None
-    with urlopen(Request(url, body, headers), timeout=60) as answer:
+    with urlopen(Request(url, body, headers), timeout=300) as answer:
         return answer.read().decode()
 
 

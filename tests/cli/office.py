@@ -135,7 +135,7 @@ def agentctl(*arguments: object, stdin: str = "", **more: str) -> subprocess.Com
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "COLUMNS": "160", **more},
     )
 
@@ -164,7 +164,7 @@ class Terminal:
         """What was written so far, without the codes for colours and the cursor."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", self.raw)
 
-    def wait_for(self, text: str, seconds: float = 40, times: int = 1) -> None:
+    def wait_for(self, text: str, seconds: float = 120, times: int = 1) -> None:
         until = time.monotonic() + seconds
         while self.screen.count(text) < times:
             assert time.monotonic() < until, f"{text!r} was never shown:\n{self.screen}"
@@ -192,7 +192,7 @@ class Terminal:
 
     def ends(self) -> int:
         """The exit code, once it has ended."""
-        until = time.monotonic() + 40
+        until = time.monotonic() + 120
         while self.process.poll() is None:
             assert time.monotonic() < until, f"it goes on:\n{self.screen}"
             self._read(0.2)

@@ -40,7 +40,7 @@ def serve(config) -> Iterator[Callable[..., str]]:
     yield start
     for process in started:
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=40)[1]
+        said = process.communicate(timeout=120)[1]
         assert process.returncode == 0
         assert "Traceback" not in said
 

@@ -8,14 +8,15 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from tests.fakes.openai_server import FakeOpenAI, calls, says
+from tests.fakes.processes import processes_of
 
 from agent_engine import AuthContext, Engine, RunContext
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("assistant")
 
 ASSISTANT = Path(__file__).resolve().parents[2] / "examples" / "enterprise-knowledge-assistant"
 KEY = "a-key-for-these-tests-alone-4711"
+MARKER = f"demo-of-{os.urandom(8).hex()}"
 PLANTED = re.search(r"sk-\S+", (ASSISTANT / "notes" / "search-service-access.md").read_text(encoding="utf-8")).group()
 AGENTCTL = [sys.executable, "-m", "agent_engine.cli.main"]
 
@@ -34,13 +36,13 @@ def environ(**more: str) -> dict[str, str]:
 
 def demo(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ASSISTANT / "demo.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ(**more))
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ(**more))
 
 
 @pytest.fixture(scope="module")
 def tour() -> subprocess.CompletedProcess[str]:
     """The whole tour, once, with a key that the tests know."""
-    return demo(PRIVATE_PACKAGES_API_KEY=KEY)
+    return demo(PRIVATE_PACKAGES_API_KEY=KEY, DEMO_MARKER=MARKER)
 
 
 def account_of(tour: subprocess.CompletedProcess[str], question: str) -> str:
@@ -160,25 +162,20 @@ def ports_of(text: str) -> list[int]:
     return [int(port) for port in re.findall(r"http://127\.0\.0\.1:(\d+)/mcp", text)]
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def test_the_servers_are_stopped_with_the_demo(tour):
-    ports = ports_of(tour.stderr)
-    assert len(ports) == 2
-    assert not any(listens(port) for port in ports)
+    assert len(ports_of(tour.stderr)) == 2
+    assert processes_of(MARKER) == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopping_the_demo_leaves_no_process(number):
+    marker = f"stopped-demo-{os.urandom(8).hex()}"
     running = subprocess.Popen(
         [sys.executable, str(ASSISTANT / "demo.py")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=environ(),
+        env=environ(DEMO_MARKER=marker),
         start_new_session=True,
     )
     seen = ""
@@ -186,18 +183,21 @@ def test_stopping_the_demo_leaves_no_process(number):
         for line in running.stderr:
             seen += line
             if "Question 1" in line:
+                assert len(processes_of(marker)) == 3, "the demo and its two servers"
                 os.kill(running.pid, number)
                 break
         seen += running.stderr.read()  # until the last process that holds this pipe is gone
     assert running.returncode == (-number if number == signal.SIGKILL else 130)
     assert "Traceback" not in seen
-    ports = ports_of(seen)
-    assert len(ports) == 2
-    assert not any(listens(port) for port in ports)
+    assert len(ports_of(seen)) == 2
+    until = time.monotonic() + 60
+    while processes_of(marker) and time.monotonic() < until:  # which hold this pipe no more, and are about to be gone
+        time.sleep(0.01)
+    assert processes_of(marker) == set()
 
 
 def agentctl(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*AGENTCTL, *arguments], capture_output=True, text=True, timeout=60, env=environ(**more))
+    return subprocess.run([*AGENTCTL, *arguments], capture_output=True, text=True, timeout=300, env=environ(**more))
 
 
 def ask(message: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -51,11 +51,11 @@ def running_postgres() -> Iterator[Postgres]:
     options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=60"
     try:
         _call([binaries / "initdb", "-D", data, "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-N"], as_user)
-        _call([binaries / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", log, "-o", options, "start"], as_user)
+        _call([binaries / "pg_ctl", "-D", data, "-w", "-t", "240", "-l", log, "-o", options, "start"], as_user)
         try:
             yield Postgres(folder)
         finally:
-            _call([binaries / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], as_user)
+            _call([binaries / "pg_ctl", "-D", data, "-m", "immediate", "-w", "-t", "240", "stop"], as_user)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -73,7 +73,7 @@ def _binaries() -> Path:
 def _call(command: list[Any], as_user: dict[str, Any]) -> None:
     done = subprocess.run(
         [str(part) for part in command], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False, timeout=90, **as_user,
+        stderr=subprocess.STDOUT, text=True, check=False, timeout=300, **as_user,
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"{command[0].name} failed: {done.stdout[-1000:]}")

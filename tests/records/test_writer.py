@@ -211,7 +211,7 @@ def test_a_program_that_just_ends_still_writes_everything_out(tmp_path: Path) ->
         "        journal.write(entry)\n"
     )
     address = f"sqlite:{tmp_path / 'r.db'}"
-    subprocess.run([sys.executable, "-c", program, address], check=True, cwd=ROOT, env={**os.environ}, timeout=60)
+    subprocess.run([sys.executable, "-c", program, address], check=True, cwd=ROOT, env={**os.environ}, timeout=300)
     with RecordReader.open(address) as reader:
         assert len(reader.runs(limit=1000)) == 300
     journal_after = asyncio.run(record(address, []))
@@ -379,7 +379,7 @@ def test_a_forked_process_leaves_its_parents_log_alone_and_says_so(any_address: 
     own = f"{kind}:{where}.own" if kind in ("sqlite", "jsonl") else any_address
     done = subprocess.run(
         [sys.executable, "-c", program, any_address, own],
-        cwd=ROOT, env={**os.environ}, timeout=90, check=False, capture_output=True, text=True,
+        cwd=ROOT, env={**os.environ}, timeout=300, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was opened before this process was forked") == 1

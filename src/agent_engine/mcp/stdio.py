@@ -34,7 +34,7 @@ logger = logging.getLogger("agent_engine.mcp")
 
 GRACE_SECONDS = 1.0
 """How long a process may take to end by itself once its standard input is closed."""
-KILL_SECONDS = 2.0
+KILL_SECONDS = 10.0
 """How long a killed group may take to be gone."""
 NOISE_BYTES = 8 << 20
 """Bytes that are no message, with no message between them, after which a process is taken to flood."""

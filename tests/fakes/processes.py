@@ -1,0 +1,18 @@
+"""Which processes a test has started, and all that they started, wherever they have got to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def processes_of(marker: str) -> set[int]:
+    """The live processes whose environment has the marker: a server, and all that it started."""
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker.encode() in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
