@@ -135,6 +135,74 @@ def test_a_private_copy_of_odd_containers_is_one_and_leaves_them_alone() -> None
     assert (pair.left, selfish) == ([1], {"a": [1]})
 
 
+class _Box(dict[str, Any]):
+    """A dict with attributes and a constructor of its own."""
+
+    def __init__(self, *, label: str, **items: Any) -> None:
+        super().__init__(**items)
+        self.label = label
+
+
+class _Row(list[Any]):
+    pass
+
+
+class _Tags(set[str]):
+    pass
+
+
+class _Point(tuple[Any, ...]):
+    def __new__(cls, *, at: Any) -> _Point:
+        point = super().__new__(cls, (at,))
+        point.unit = "m"
+        return point
+
+    unit: str
+
+
+class _Locked(dict[str, Any]):
+    """Takes nothing any more, as it stands."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("locked")
+
+
+def _of_a_kind() -> list[Any]:
+    return [_Box(label="b", a=[1]), _Row([[1]]), _Tags({"a"}), _Point(at=[1])]
+
+
+@pytest.mark.parametrize("value", _of_a_kind(), ids=lambda value: type(value).__name__)
+def test_a_private_copy_is_of_the_same_kind(value: Any) -> None:
+    copied = private_copy({"value": value})["value"]
+    assert (type(copied), copied) == (type(value), value)
+    assert getattr(copied, "__dict__", None) == getattr(value, "__dict__", None)
+    assert copied is not value
+    assert not {id(one) for one in _containers(value)} & {id(one) for one in _containers(copied)}
+
+
+def test_a_private_copy_of_a_kind_that_takes_nothing_is_a_plain_one() -> None:
+    locked = _Locked()
+    dict.__setitem__(locked, "a", [1])
+    copied = private_copy({"locked": locked})["locked"]
+    copied["a"].append(2)
+    assert (type(copied), copied, locked) == (dict, {"a": [1, 2]}, {"a": [1]})
+
+
+@pytest.mark.parametrize("value", _of_a_kind(), ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("keywords", [{}, {"inline": True}, {"sequential": True}, {"observe": True}])
+def test_a_hook_that_does_nothing_leaves_a_container_of_a_kind_of_its_own(value: Any, keywords: dict[str, Any]) -> None:
+    registry = HookRegistry()
+    registry.register_function("after_tool", lambda payload: None, **keywords)
+    registry.register_function("after_tool", _silent, sequential=keywords.get("sequential"))
+    registry.register_command("after_tool", "exit 0", failure_policy="warn")
+    verdict = run_hook(registry, "after_tool", tool_output=value)
+    assert (verdict.decision, type(verdict.payload.tool_output)) == ("allow", type(value))
+
+
+async def _silent(payload: Any) -> None:
+    pass
+
+
 def test_a_private_copy_shares_what_is_no_container() -> None:
     thing = object()
     assert private_copy({"a": [thing]})["a"][0] is thing

@@ -7,6 +7,7 @@ where none are allowed reach nobody.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -62,37 +63,62 @@ def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
     known = seen.get(id(value))
     if known is not None:
         return known
-    if isinstance(value, dict):
-        new: Any = {} if type(value) is dict else _empty_like(value)
+    kind: Any = type(value)
+    if kind is dict:
+        new: Any = {}
         seen[id(value)] = new
-        for key, item in value.items():
+        for key, item in value.items():  # type: ignore[union-attr]  # a dict here
             new[key] = item if type(item) in ATOMS else _copy(item, seen, depth - 1)
         return new
-    if isinstance(value, list):
+    if kind is list:
         new = []
         seen[id(value)] = new
         new.extend([item if type(item) in ATOMS else _copy(item, seen, depth - 1) for item in value])
         return new
+    if isinstance(value, (dict, list)):
+        return _copy_of_kind(value, seen, depth - 1)
     if isinstance(value, set):
-        return set(value)
+        return set(value) if kind is set else _twin(value, set)
     items = [_copy(item, seen, depth - 1) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
-    make = getattr(type(value), "_make", tuple)  # of a named tuple, past a constructor of its own
-    made: Any = make(items)
-    return made
+    if kind is tuple:
+        return tuple(items)
+    try:  # past a constructor of its own
+        return kind._make(items) if hasattr(kind, "_make") else _with_state(tuple.__new__(kind, items), value)
+    except Exception:  # noqa: BLE001 - a tuple with rules of its own; a plain one carries its content
+        return tuple(items)
 
 
-def _empty_like(value: dict[Any, Any]) -> dict[Any, Any]:
+def _copy_of_kind(value: Any, seen: dict[int, Any], depth: int) -> Any:
+    """A copy of a dict or a list of a kind of its own: of the same kind, as far as its rules let that be."""
+    plain = dict if isinstance(value, dict) else list
+    new = seen[id(value)] = _twin(value, plain)
+    places: list[tuple[Any, Any]] = list(value.items() if plain is dict else enumerate(value))
+    inside = [(place, _copy(item, seen, depth)) for place, item in places if type(item) not in ATOMS]
     try:
-        new = value.copy()
-        if new is value:
-            return {}
-        new.clear()
-    except Exception as error:  # noqa: BLE001 - a dict subclass with rules of its own; a plain dict carries its content
-        del error
-        return {}
-    return new if isinstance(new, dict) else {}
+        for place, item in inside:
+            new[place] = item
+    except Exception:  # noqa: BLE001 - it takes no item; a plain container carries its content
+        new = plain(value)
+        for place, item in inside:
+            new[place] = item
+    return new
+
+
+def _twin(value: Any, plain: Callable[[Any], Any]) -> Any:
+    """A shallow copy of a container of a kind of its own; a plain one where its rules do not let it be copied."""
+    try:
+        new = copy.copy(value)
+    except Exception:  # noqa: BLE001 - a container with rules of its own
+        return plain(value)
+    return new if type(new) is type(value) and new is not value else plain(value)
+
+
+def _with_state(new: Any, value: Any) -> Any:
+    if hasattr(value, "__dict__"):
+        vars(new).update(vars(value))
+    return new
 
 
 def _now() -> str:
