@@ -184,23 +184,6 @@ def listen(registry: HookRegistry, events: Sequence[Any] = RUN_EVENTS, trace: Tr
     return trace
 
 
-def nothing(registry: HookRegistry, events: Sequence[Any] = RUN_EVENTS) -> None:
-    """A hook that does nothing on each event."""
-    for event in events:
-        if event is HookEvent.TRANSFORM_TOOL_RESULT:
-            registry.register_function(event, _same)
-        elif event is not HookEvent.ON_PERMISSION_ASK:
-            registry.register_function(event, _nothing)
-
-
-def _same(payload: Any) -> Any:
-    return payload
-
-
-def _nothing(payload: Any) -> None:
-    return None
-
-
 PAIRS = {
     "before_agent": ("after_agent",),
     "before_llm": ("after_llm",),

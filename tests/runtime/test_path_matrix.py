@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import sys
 import types
 from collections.abc import Awaitable, Callable, Iterator
@@ -65,7 +66,13 @@ class Cell:
 
         return work
 
-    def engine(self, graph: str = "graph: {leaf: }", turns: list[Any] | None = None, **options: Any) -> Engine:
+    def engine(
+        self,
+        graph: str = "graph: {leaf: }",
+        turns: list[Any] | None = None,
+        hooks: HookRegistry | None = None,
+        **options: Any,
+    ) -> Engine:
         head = "" if self.way != "yaml" else self.hooks_yaml()
         path = project(
             self.folder,
@@ -87,11 +94,14 @@ class Cell:
                     "orchestrators:\n  top: {description: Routes., prompts: {orchestrator: r.md}}\n", ""
                 )
             )
-        hooks = self.registry if self.way != "yaml" else None
+        if self.way != "yaml":
+            hooks = self.registry
         return Engine.from_yaml(path, model=self.scripted(turns), hooks=hooks, **options)
 
     def hooks_yaml(self) -> str:
-        return f"hooks:\n  before_tool:\n    - {{ref: 'matrix_cell:gate', matcher: work, timeout: {LIMIT}}}\n"
+        observe = "true" if self.decision == "observe" else "false"
+        gate = f"{{ref: 'matrix_cell:gate', matcher: work, timeout: {LIMIT}, observe: {observe}}}"
+        return f"hooks:\n  before_tool:\n    - {gate}\n"
 
     def command(self) -> str:
         note = f"echo called >> {self.folder}/gate; "
@@ -100,7 +110,7 @@ class Cell:
             + {
                 "deny": f"echo '{REASON}' >&2; exit 2",
                 "modify": """echo '{"decision": "modify", "modified_input": {"target": "changed"}}'""",
-                "observe": "true",
+                "observe": f"echo '{REASON}' >&2; exit 2",
                 "raise": "exit 1",
                 "time out": "sleep 600",
             }[self.decision]
@@ -114,7 +124,7 @@ class Cell:
 
 
 async def gate(decision: str, seen: Any) -> Any:
-    if decision == "deny":
+    if decision in ("deny", "observe"):  # whoever only watches may say what they like
         return HookResult.deny(REASON)
     if decision == "modify":
         return HookResult.modify(target="changed")
@@ -135,9 +145,11 @@ def cell(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         one.gate_calls.append(payload.tool_input["target"])
         return await gate(decision, payload)
 
-    async def process(*given: Any, **options: Any) -> Any:
-        one.gate_calls.append("original")
-        return await run_process(*given, **options)
+    async def process(arguments: Any, document: bytes, **options: Any) -> Any:
+        payload = json.loads(document)
+        assert payload["tool_name"] == "work"
+        one.gate_calls.append(payload["tool_input"]["target"])
+        return await run_process(arguments, document, **options)
 
     async def method(event: Any) -> Any:
         one.gate_calls.append(event.payload.tool_input["target"])
@@ -251,6 +263,39 @@ async def resumed(one: Cell) -> None:
     assert result.output == "answer"
 
 
+async def after_a_wait(one: Cell) -> None:
+    """The call comes in a run that waited for something else, and went on."""
+    yaml_registry(one)
+
+    async def first() -> str:
+        """Asked for first."""
+        return "done"
+
+    one.registry.register_function("before_tool", lambda payload: HookResult.ask("sure?"), matcher="first")
+    model = one.scripted([call("first", call_id="c0"), *one.turns()])
+    agent = one.agent(model=model, tools=[first, one.tool()], approver="later")
+    result = await agent.arun("go")
+    assert (result.status, one.bodies, one.asked_gate()) == ("waiting", [], 0)
+    assert (await agent.aresume(result.run_id, {"c0": "yes"})).output == "answer"
+
+
+async def engine_resumed(one: Cell) -> None:
+    asking = HookRegistry() if one.way == "yaml" else one.registry
+    asking.register_function("before_tool", lambda payload: HookResult.ask("sure?"), sequential=True, priority=1)
+    async with one.engine(hooks=asking, approver="later") as engine:
+        result = await engine.run("go")
+        if result.status == "waiting":
+            assert one.bodies == []
+            result = await engine.resume(result.run_id, {"c1": "yes"})
+        assert result.answer == "answer"
+
+
+async def sync_direct(one: Cell) -> None:
+    yaml_registry(one)
+    agent = one.agent()
+    await asyncio.to_thread(agent.call_tool, "work", {"target": "original"})
+
+
 async def engine_run(one: Cell) -> None:
     async with one.engine() as engine:
         assert (await engine.run("go")).answer == "answer"
@@ -284,10 +329,13 @@ FACES: tuple[Callable[[Cell], Awaitable[None]], ...] = (
     agent_in_a_tool_body,
     fallback,
     direct,
+    sync_direct,
     resumed,
+    after_a_wait,
     engine_run,
     engine_stream,
     engine_direct,
+    engine_resumed,
     sub_agent,
 )
 CELLS = list(itertools.product(DECISIONS, WAYS))
@@ -303,12 +351,11 @@ async def test_the_gate_holds(cell: Cell, face: Callable[[Cell], Awaitable[None]
             await face(cell)
     else:
         await face(cell)
-    observed = cell.decision == "observe"
     expected = {"modify": ["changed"], "observe": ["original"]}.get(cell.decision, [])
     assert cell.bodies == expected
     assert cell.asked_gate() == 1
-    assert all(target == "original" for target in cell.gate_calls)
-    if face in (direct, engine_direct) or fails:
+    assert cell.gate_calls == ["original"]
+    if face in (direct, sync_direct, engine_direct) or fails:
         return
     read = _tool_results(cell)
     if cell.decision in ("modify", "observe"):
@@ -316,7 +363,7 @@ async def test_the_gate_holds(cell: Cell, face: Callable[[Cell], Awaitable[None]
     else:
         blocked = "Execution of work was blocked by security policy."
         assert read == [f"{blocked} Reason: {REASON}" if cell.decision == "deny" else blocked]
-    assert observed or _calls_as_made(cell) == ['{"target": "original"}']
+    assert _calls_as_made(cell) == ['{"target": "original"}']
 
 
 def _tool_results(cell: Cell) -> list[str]:
