@@ -7,6 +7,8 @@ import os
 import threading
 from collections import deque
 
+Place = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
 _lock = threading.Lock()
 """One for all queues: who waits for whom is read across them. It is held for a moment, and never while waiting."""
 
@@ -20,7 +22,7 @@ class TurnQueue:
     Nothing in it is bound to a loop: callers may wait on different loops in different threads.
     """
 
-    __slots__ = ("_busy", "_forks", "_waiting", "_wanted")
+    __slots__ = ("_busy", "_forks", "_given", "_waiting", "_wanted")
 
     def __init__(self) -> None:
         self._begin()
@@ -28,7 +30,9 @@ class TurnQueue:
     def _begin(self) -> None:
         self._forks = _forks
         self._busy = False
-        self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._waiting: deque[Place] = deque()
+        # Who has been given the turn and does not know it yet.
+        self._given: set[Place] = set()
         # The queues that the caller whose turn it is waits for, somewhere inside.
         self._wanted: list[TurnQueue] = []
 
@@ -57,18 +61,14 @@ class TurnQueue:
         try:
             await place[1]
         except BaseException:
-            with _lock:
-                if place in self._waiting:
-                    self._waiting.remove(place)
-                    raise
-            if not place[1].cancelled():
-                # The turn had been given to a caller that does not want it any more.
-                self.leave()
+            if self._take_back(place):
+                self.leave()  # the turn had been given to a caller that does not want it any more
             raise
         finally:
             with _lock:
                 for queue in held:
                     queue._wanted.remove(self)
+        self._take_back(place)
         return True
 
     def leave(self) -> None:
@@ -78,18 +78,24 @@ class TurnQueue:
                 if not self._waiting:
                     self._busy = False
                     return
-                loop, place = self._waiting.popleft()
+                place = self._waiting.popleft()
+                self._given.add(place)
             try:
-                loop.call_soon_threadsafe(self._give, place)
+                place[0].call_soon_threadsafe(_give, place[1])
             except RuntimeError:
-                continue  # its loop is closed: nobody waits there
+                if self._take_back(place):
+                    continue  # its loop is closed: nobody waits there
             return
 
-    def _give(self, place: asyncio.Future[None]) -> None:
-        if place.done():
-            self.leave()
-        else:
-            place.set_result(None)
+    def _take_back(self, place: Place) -> bool:
+        """Nobody waits at this place any more. True for one that took the turn which it had been given, and whoever
+        hears so has the turn."""
+        with _lock:
+            if place in self._waiting:
+                self._waiting.remove(place)
+            given = place in self._given
+            self._given.discard(place)
+            return given
 
     def _waits_for(self, held: tuple[TurnQueue, ...]) -> bool:
         """Whether the caller whose turn it is here waits for one of these, be it through others."""
@@ -103,6 +109,11 @@ class TurnQueue:
                 seen.append(queue)
                 ahead.extend(queue._wanted)
         return False
+
+
+def _give(place: asyncio.Future[None]) -> None:
+    if not place.done():
+        place.set_result(None)
 
 
 def _after_fork() -> None:
