@@ -17,7 +17,7 @@ from agent_engine.hooks.middleware import MiddlewareChain
 from agent_engine.models.scripted import ScriptedModel, Turn
 from agent_engine.runtime.limits import Limits
 
-from .run_kit import Made, Trace, call, calls, listen, made, no_task_left, node_of, unbalanced
+from .run_kit import RUN_EVENTS, Made, Trace, call, calls, listen, made, no_task_left, node_of, unbalanced
 
 
 class Stage:
@@ -587,6 +587,61 @@ async def test_pairs_balance_over_many_concurrent_runs() -> None:
             assert trace.one("after_agent").status == "cancelled"
             assert set(trace.statuses("after_tool")) <= {"ok", "cancelled"}
         assert len(trace.of("on_run_end")) + len(trace.of("on_run_error")) == 1
+
+
+async def slow_work(n: int) -> int:
+    """Work that takes some turns of the loop, and fails for 13."""
+    await asyncio.sleep(0)
+    if n == 13:
+        raise ValueError("unlucky")
+    return n
+
+
+def winding() -> tuple[Made, Trace]:
+    """A run with a child, calls beside one another, a failure and a wrapper; every hook of it suspends."""
+
+    @hooks.wrap_tool_call
+    async def around(request: Any, call_next: Any) -> Any:
+        await asyncio.sleep(0)
+        return await call_next(request)
+
+    async def suspends(seen: Any) -> Any:
+        await asyncio.sleep(0)
+        return seen
+
+    child = node_of([call("slow_work", {"n": 1}), "from the child"], [slow_work], name="child")
+    beside = calls(("child", {"message": "go"}), ("slow_work", {"n": 13}), ("slow_work", {"n": 2}))
+    one = made([beside, "answer"], [slow_work], children=(child,), middleware=MiddlewareChain([around]))
+    for event in RUN_EVENTS:
+        if event != "on_permission_ask":  # there it would be an answer
+            one.registry.register_function(event, suspends, sequential=True, priority=1)
+    return one, listen(one.registry)
+
+
+@pytest.mark.parametrize("face", ["run", "stream"])
+async def test_pairs_balance_wherever_a_run_is_cancelled(face: str) -> None:
+    """Cancelled after one turn of the loop, after two, and so on until it is done before."""
+    for turns in range(1, 1000):
+        one, trace = winding()
+        async with no_task_left():
+            task: asyncio.Task[Any] = asyncio.create_task(one.run() if face == "run" else one.events())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            done = not task.cancel()
+            await asyncio.wait({task})
+        where = (turns, trace.names)
+        assert unbalanced(trace.names) == [], where
+        assert len(trace.of("on_run_error")) <= 1, where
+        if done:
+            break
+        assert task.cancelled(), where
+        ends = trace.names.count("on_run_end") + trace.names.count("on_run_error")
+        assert ends or trace.names == [], where
+        for status in ("error", "timed_out", "denied"):
+            assert status not in trace.statuses("after_agent") + trace.statuses("after_llm"), where
+    assert turns > 30
+    assert trace.statuses("after_agent") == ["ok", "ok"]
+    assert sorted(trace.statuses("after_tool")) == ["error", "ok", "ok", "ok"]
 
 
 # A cancellation that nobody asked for
