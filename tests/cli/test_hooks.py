@@ -165,6 +165,20 @@ def test_the_payload_comes_from_a_file_or_stdin(
     assert (done.code, "Blocked by hook" in done.out) == (5, True)
 
 
+def test_a_payload_file_may_begin_with_a_byte_order_mark_and_is_named_where_it_is_no_payload(
+    place: Path, agentctl: Agentctl
+) -> None:
+    trial = ("hooks", "test", "before_tool", "--config", "agents.yaml", "--payload", "payload.json")
+    for content, code, said in (
+        (b'\xef\xbb\xbf{"tool_name": "read"}', 0, "before_tool: "),
+        (b'{"tool_name": "caf\xe9"}', 1, "payload.json is not UTF-8 text: byte 18"),
+        (b'{"tool_input": 5}', 2, "tool_input at before_tool is a dict, not int"),
+    ):
+        (place / "payload.json").write_bytes(content)
+        done = agentctl(*trial)
+        assert (done.code, said in done.out + done.err) == (code, True)
+
+
 def test_as_json(place: Path, agentctl: Agentctl) -> None:
     done = agentctl(
         "hooks", "test", "before_tool", "--import", "my_cli_hooks", "--set", "tool_input.text=secret", "--json"

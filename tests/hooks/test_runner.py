@@ -456,6 +456,23 @@ def test_what_matchers_are_tried_against_is_text(name: Any) -> None:
         fire_hook(E.BEFORE_TOOL, {"tool_name": name}, registry=registry)
 
 
+@pytest.mark.parametrize(
+    ("event", "field", "value", "problem"),
+    [
+        ("before_tool", "tool_input", 5, "tool_input at before_tool is a dict, not int"),
+        ("user_prompt_submit", "prompt", None, "prompt at user_prompt_submit is text, not None"),
+        ("before_llm", "messages", ({"role": "user"},), "messages at before_llm is a list, not tuple"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_told_to_whoever_fires_and_blamed_on_no_hook(
+    event: str, field: str, value: Any, problem: str
+) -> None:
+    registry = HookRegistry()
+    registry.register_function(event, lambda payload: None)
+    with pytest.raises(TypeError, match=problem):
+        fire_hook(event, {field: value}, registry=registry)
+
+
 def _fires_itself(kind: str, registry: HookRegistry, seen: list[BaseException]) -> Callable[[Any], Any]:
     def fires(payload: Any) -> None:
         try:

@@ -478,6 +478,26 @@ async def test_a_variable_that_holds_no_header_value_is_named_and_not_quoted(
     assert server.requests == []
 
 
+async def test_a_key_that_is_no_text_is_named_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATE_KEY", "caf\udce9")  # as a byte that is not UTF-8 is read from the environment
+    async with running() as server:
+        with pytest.raises(HookFailure) as caught:
+            await post_webhook(hook(server.url(), secret_env="GATE_KEY"), PAYLOAD, limit=20)
+
+    assert caught.value.reason.endswith("was not run: the variable GATE_KEY holds bytes that are not UTF-8")
+    assert server.requests == []
+
+
+async def test_a_key_may_be_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATE_KEY", "schlüssel 🔑")
+    async with running() as server:
+        await post_webhook(hook(server.url(), secret_env="GATE_KEY"), PAYLOAD, limit=20)
+
+    ((method, target, headers, body),) = server.requests
+    stamp, given = headers[TIMESTAMP_HEADER.lower()], headers[SIGNATURE_HEADER.lower()]
+    assert is_signed("schlüssel 🔑", method, target, stamp, body, given)
+
+
 async def test_no_failure_and_no_log_line_names_a_secret_or_the_path(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -216,9 +216,11 @@ def _payload(event: HookEvent, file: str | None, fields: list[str] | None) -> An
 
 def _read(event: HookEvent, file: str) -> dict[str, Any]:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8-sig")
     except OSError as error:
         _stop(f"{file} cannot be read: {error.strerror}.", PROBLEM)
+    except UnicodeDecodeError as error:
+        _stop(f"{file} is not UTF-8 text: byte {error.start} cannot be read as such.", PROBLEM)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -228,6 +228,10 @@ def _secret(hook: WebhookHook, variable: str) -> str:
         raise HookFailure(
             f"Hook '{hook.name}' was not run: the variable {variable} is not set", failure_type="not_started"
         )
+    if any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise HookFailure(
+            f"Hook '{hook.name}' was not run: the variable {variable} holds bytes that are not UTF-8", "not_started"
+        )
     return value
 
 
