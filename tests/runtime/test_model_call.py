@@ -10,6 +10,7 @@ import pytest
 from agent_engine.hooks import HookResult, after_model, before_model, wrap_model_call
 from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlocked
 from agent_engine.hooks.middleware import MiddlewareChain, ModelResponse
+from agent_engine.models.base import ModelResponse as Given
 from agent_engine.models.base import ToolCall, Usage
 from agent_engine.models.errors import ModelError
 from agent_engine.models.scripted import ScriptedModel, Turn
@@ -451,3 +452,44 @@ async def test_tokens_are_limited() -> None:
     one = made([turn, "answer"], [work], limits=Limits(max_tokens=100))
     with pytest.raises(LimitReached, match="max_tokens"):
         await one.run()
+
+
+class Gives:
+    """A model that gives what it has, whatever that is."""
+
+    name = provider = "gives"
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    async def request(self, *_: Any) -> Any:
+        return self.given
+
+    async def stream(self, *_: Any) -> Any:
+        yield self.given
+
+
+@pytest.mark.parametrize("face", ["run", "stream"])
+@pytest.mark.parametrize(("given", "named"), [(None, "nothing"), ({"text": "hi"}, "a dict"), (7, "a int")])
+async def test_a_model_that_gives_no_answer_has_failed_and_is_told_what_was_due(
+    face: str, given: Any, named: str
+) -> None:
+    async def outcome(one: Made) -> Any:
+        return await one.run() if face == "run" else (await one.events())[-1].result
+
+    with pytest.raises(ModelError, match=f"gives gave {named} where its ModelResponse was due"):
+        await outcome(made(Gives(given)))
+    one = made(Gives(given), fallback=[ScriptedModel(["answer"])])
+    trace = listen(one.registry)
+    assert (await outcome(one)).output == "answer"
+    assert trace.statuses("after_llm") == ["error", "ok"]
+
+
+@pytest.mark.parametrize("face", ["run", "stream"])
+async def test_an_answer_without_a_text_has_an_empty_one(face: str) -> None:
+    """As a provider's content is None beside tool calls."""
+    one = made(Gives(Given(text=None)))  # type: ignore[arg-type]  # what models do
+    trace = listen(one.registry)
+    result = await one.run() if face == "run" else (await one.events())[-1].result
+    assert result is not None
+    assert (result.output, trace.one("after_llm").response) == ("", "")

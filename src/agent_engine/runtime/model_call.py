@@ -246,10 +246,11 @@ class ModelPassage:
     async def _request(self) -> ModelResponse:
         hooks = self.hooks
         try:
-            return await ended(hooks.model.request(hooks.messages, hooks.definitions_for_model, hooks.settings))
+            answer = await ended(hooks.model.request(hooks.messages, hooks.definitions_for_model, hooks.settings))
         except Exception as error:
             self._note(error)
             raise
+        return self._whole(answer)
 
     def _note(self, error: Exception) -> None:
         """Note that it was the model itself that failed: it may be asked again, or another one in its place."""
@@ -262,7 +263,7 @@ class ModelPassage:
         hooks, window = self.hooks, self.window
         assert window is not None
         window.restart()
-        response: ModelResponse | None = None
+        response: object = None
         chunks = hooks.model.stream(hooks.messages, hooks.definitions_for_model, hooks.settings)
         try:
             while True:
@@ -282,10 +283,15 @@ class ModelPassage:
             await within(_close(chunks), None)
             raise
         await ended(_close(chunks))
-        if response is None:
-            self.model_error = ModelError(f"The stream of {hooks.model.name} ended without a whole answer.")
+        return self._whole(response)
+
+    def _whole(self, answer: object) -> ModelResponse:
+        """What a model gave at the end, where that is an answer."""
+        if not isinstance(answer, ModelResponse):
+            got = "nothing" if answer is None else f"a {type(answer).__name__}"
+            self.model_error = ModelError(f"{self.hooks.model.name} gave {got} where its ModelResponse was due.")
             raise self.model_error
-        return response
+        return answer if answer.text is not None else replace(answer, text="")
 
     def _worth(self, error: BaseException) -> bool:
         retryable = error is self.model_error and isinstance(error, ModelError) and error.retryable
