@@ -170,7 +170,7 @@ def test_a_payload_file_may_begin_with_a_byte_order_mark_and_is_named_where_it_i
 ) -> None:
     trial = ("hooks", "test", "before_tool", "--config", "agents.yaml", "--payload", "payload.json")
     for content, code, said in (
-        (b'\xef\xbb\xbf{"tool_name": "read"}', 0, "before_tool: "),
+        (b'\xef\xbb\xbf{"tool_name": "rm"}', 5, "Blocked by hook"),
         (b'{"tool_name": "caf\xe9"}', 1, "payload.json is not UTF-8 text: byte 18"),
         (b'{"tool_input": 5}', 2, "tool_input at before_tool is a dict, not int"),
     ):
