@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -46,6 +47,59 @@ def test_list_shows_what_became_of_each_step_and_filters(store: str) -> None:
     assert agentctl("records", "list", "--store", store, "--hook", "nobody").output == "No records match.\n"
     runs = agentctl("records", "list", "--store", store, "--runs", "--decision", "deny", "--json")
     assert [json.loads(line)["run_id"] for line in runs.output.splitlines()] == ["r1"]
+
+
+@pytest.fixture
+def streamed(tmp_path: Path) -> str:
+    """A store with a stream of which two hooks saw fifty pieces, and one changed two of them."""
+    pieces = [
+        one
+        for number in range(50)
+        for one in (
+            hook_run("watch", event="on_llm_delta"),
+            hook_run("mask", "modify" if number in (20, 21) else "allow", event="on_llm_delta", duration_ms=2.0),
+        )
+    ]
+    address = f"sqlite:{tmp_path / 'streamed.db'}"
+    asyncio.run(record(address, run("r1", tool_step("r1", hooks=[hook_run("early"), *pieces]))))
+    return address
+
+
+def test_what_a_hook_decides_alike_at_every_piece_of_a_stream_is_one_line(streamed: str) -> None:
+    lines = agentctl("records", "list", "--store", streamed).output.splitlines()
+    told = [" ".join(line.split()) for line in lines[1:]]
+    assert [" ".join(line.split()[5:8]) for line in told[:4]] == [
+        "mask allow ×48", "watch allow ×50", "mask modify ×2", "early allow ran",
+    ]  # fmt: skip
+    assert told[4].endswith("--each shows every record.")
+    assert " 96.00 " in told[0]
+    _, shown, *_ = agentctl("records", "list", "-n", "1", "--store", streamed).output.splitlines()
+    assert "allow ×48" in shown
+    tail = agentctl("records", "tail", "--no-follow", "-n", "2", "--store", streamed).output.splitlines()
+    assert ["×50" in tail[0], "×48" in tail[1]] == [True, True]
+    tree = agentctl("records", "show", "r1", "--store", streamed).output
+    assert re.findall(r"on_llm_delta  (.*?)  \d", tree) == [
+        "watch  allow ×50", "mask  allow ×48", "mask  modify ×2",
+    ]  # fmt: skip
+
+
+def test_each_record_of_a_stream_can_be_seen(streamed: str) -> None:
+    for words in (["list"], ["tail", "--no-follow"]):
+        shown = agentctl("records", *words, "-n", "70", "--each", "--store", streamed).output
+        assert shown.count("on_llm_delta") == 70
+        assert "×" not in shown
+        as_json = agentctl("records", *words, "-n", "70", "--json", "--store", streamed).output
+        assert len(as_json.splitlines()) == 70
+    assert agentctl("records", "show", "r1", "--each", "--store", streamed).output.count("on_llm_delta") == 100
+    assert agentctl("records", "export", "--store", streamed).output.count("on_llm_delta") == 200  # event and hook's id
+
+
+def test_runs_are_chosen_by_their_status_and_no_option_is_passed_over(store: str) -> None:
+    runs = agentctl("records", "list", "--store", store, "--runs", "--status", "completed", "--json")
+    assert len(runs.output.splitlines()) == 3
+    assert agentctl("records", "list", "--store", store, "--runs", "--status", "failed", "--json").output == ""
+    for words in (["--runs", "--hook", "guard"], ["--status", "failed"]):
+        assert agentctl("records", "list", "--store", store, *words).exit_code == 2
 
 
 def test_show_tells_a_record_and_a_run(store: str) -> None:
@@ -99,15 +153,18 @@ def test_a_cell_of_an_export_holds_names_or_nothing_and_the_header_is_always_the
     hooks = [
         hook_run("cut", "modify", changed=("tool_input", "timeout"), before=payload(q="1"), after=payload(q="2")),
         hook_run("look", reason="=1+1"),
+        hook_run("tab", reason=" \t@SUM(A1)"),
+        hook_run("semicolon", reason="no;=1+1"),
     ]
     asyncio.run(record(address, run("r1", tool_step("r1", hooks=hooks)), capture=frozenset({"*"})))
     text = agentctl("records", "export", "--store", address, "--format", "csv", "--payloads").output
-    cut, look = csv.DictReader(text.splitlines())
+    cut, look, tab, semicolon = csv.DictReader(text.splitlines())
     assert (cut["changed"], look["changed"], look["payloads"]) == ("tool_input,timeout", "", "")
     assert json.loads(cut["payloads"])["after"]["tool_input"] == {"q": "2"}
-    assert look["reason"] == "'=1+1"
+    assert (look["reason"], tab["reason"], semicolon["reason"]) == ("'=1+1", "' \t@SUM(A1)", "no;=1+1")
+    assert '"no;=1+1"' in text
     nothing = agentctl("records", "export", "--store", address, "--format", "csv", "--hook", "nobody").output
-    assert nothing.splitlines() == [text.splitlines()[0].removesuffix(",payloads")]
+    assert nothing.splitlines() == [text.splitlines()[0].removesuffix(',"payloads"')]
 
 
 def test_verify_holds_and_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

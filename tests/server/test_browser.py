@@ -17,6 +17,7 @@ from tests.server.kit import Served, call, calls, office_hooks, served
 from tests.server.test_api import client, settled
 from tests.server.test_pages import EVIL, finished
 
+from agent_engine.hooks.registry import HookRegistry
 from agent_engine.server.settings import ServerSettings
 
 ARGUMENTS = (
@@ -214,9 +215,40 @@ def test_everything_can_be_reached_with_the_keyboard(page: Page, tmp_path: Path)
         name = focused.locator(".name").inner_text()
         page.keyboard.press("Enter")
         expect(page.locator("#record h2")).to_contain_text(name)
+        expect(page.locator("#record")).to_be_focused()
         page.keyboard.press("Tab")
         page.keyboard.press("Escape")
         expect(page.locator("[data-row][aria-current]")).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("j")
+        expect(focused).to_have_count(1)
+        expect(focused).not_to_have_attribute("aria-current", "true")
+
+
+def test_a_stream_is_a_line_a_hook_and_each_piece_can_be_seen(page: Page, tmp_path: Path) -> None:
+    hooks = HookRegistry()
+    hooks.register_function("on_llm_delta", lambda seen: None, name="watch", inline=True)
+    hooks.register_function("on_llm_delta", lambda seen: seen.text.upper(), name="loud", observe=True, inline=True)
+    hooks.register_function("before_tool", lambda seen: "not here", name="guard", inline=True, sequential=True)
+    turns = [calls(call("search", query="x")), {"stream": ["piece "] * 20}]
+    with visited(page, tmp_path, turns, hooks=hooks) as server, client(server) as http:
+        http.post("/stream", json={"message": "x"})
+        (run,) = finished(http)
+        page.goto(f"{server.url}/ui/runs/{run['run_id']}")
+        model = page.locator(".step", has=page.locator(".line .kind", has_text="model")).last
+        expect(model.locator(".hook")).to_have_count(2)
+        line = model.locator(".hook", has_text="watch")
+        expect(line).to_contain_text("✓ allow")
+        expect(line).to_contain_text("21 times")
+        page.get_by_role("link", name="1 denied").click()
+        expect(page.locator(".hook:target")).to_contain_text("not here")
+        page.wait_for_load_state()
+        line.get_by_role("link").focus()
+        page.keyboard.press("Enter")
+        expect(model.locator(".hook", has_text="watch")).to_have_count(21)
+        expect(model.locator("[data-row]").first).to_be_focused()
+        model.locator("[data-row]").last.click()
+        expect(page.locator("#record .record")).to_be_visible()
 
 
 def test_markup_in_names_reasons_and_results_does_nothing_in_a_real_browser(page: Page, tmp_path: Path) -> None:
@@ -259,7 +291,7 @@ def test_the_pages_work_with_scripting_off(browser: Browser, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 390, 320])
 def test_nothing_sticks_out_on_wide_or_narrow_screens(
     browser: Browser, tmp_path: Path, width: int, scheme: Any
 ) -> None:

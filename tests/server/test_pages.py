@@ -114,6 +114,24 @@ def test_every_page_works_without_scripting(tmp_path: Path) -> None:
         assert "Nothing waits for an approval." in text
 
 
+def test_a_folded_line_opens_without_scripting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(present, "MOST_HOOKS", 25)
+    pieces = [hook_run("watch", event="on_llm_delta") for _ in range(30)]
+    entries = run_entries("r1", tool_step("r1", hooks=[*pieces, hook_run("mask", "modify", event="on_llm_delta")]))
+    folder = tmp_path / "x"
+    asyncio.run(record(f"sqlite:{folder / 'records.db'}", entries))
+    with served(folder, []) as server, client(server) as http:
+        text, page = read(http, "/ui/runs/r1")
+        assert text.count(">on_llm_delta<") == 2
+        assert "30 times" in text
+        (link,) = [attrs["href"] for tag, attrs in page.tags if tag == "a" and "?open=" in (attrs.get("href") or "")]
+        assert read(http, str(link).split("#")[0])[0].count(">on_llm_delta<") == 25
+        (part,) = [attrs["hx-get"] for _, attrs in page.tags if "/ui/parts/hooks/" in (attrs.get("hx-get") or "")]
+        each = http.get(str(part)).text
+        assert each.count(">on_llm_delta<") == 25
+        assert "agentctl records list --each --run r1" in each
+
+
 def test_filters_narrow_the_list(tmp_path: Path) -> None:
     turns = [calls(call("delete_file", path="/b")), "refused", "plain"]
     with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:

@@ -16,12 +16,13 @@ from agent_engine.cli.main import PROBLEM, USAGE
 from agent_engine.cli.plaintext import plain
 from agent_engine.cli.records_view import (
     COLUMNS,
+    line_row,
+    lines_of,
     print_fields,
+    print_line,
     print_lines,
-    print_record,
     print_run,
     print_table,
-    record_row,
     run_dict,
     stats_dict,
     write_rows,
@@ -29,7 +30,7 @@ from agent_engine.cli.records_view import (
 
 if TYPE_CHECKING:
     from agent_engine.records.query import RecordReader
-    from agent_engine.records.views import RecordFilter
+    from agent_engine.records.views import Fold, RecordFilter
 
 _STEPS = {"agent": "turn", "model": "model call", "tool": "tool call", "mcp": "MCP request"}
 
@@ -62,7 +63,8 @@ Decision = Annotated[
     str | None, typer.Option("--decision", help="allow, modify, ask, deny, failed, or none (only observed).")
 ]
 Since = Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older than this, such as 15m, 12h, 7d.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many lines.")]
+Each = Annotated[bool, typer.Option("--each", help="Every record on a line of its own, also those that are alike.")]
 
 
 @app.command("list")
@@ -77,22 +79,35 @@ def list_records(
     decision: Decision = None,
     since: Since = None,
     limit: Limit = 50,
+    each: Each = False,
     runs: Annotated[bool, typer.Option("--runs", help="List runs instead of decision records.")] = False,
+    status: Annotated[
+        str | None, typer.Option("--status", help="With --runs: open, completed, blocked, failed, waiting, …")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List decision records, the newest first."""
+    """List decision records, the newest first.
+
+    What a hook decides alike at one step again and again, as at the pieces of a stream, is one line with a count;
+    with --each, and as JSON, every record is there.
+    """
+    _check_list(runs, status, run or event or hook)
     wanted = _wanted(run, event, hook, tool, agent, decision, since)
     with _reader(store, config) as reader:
         if runs:
-            _list_runs(reader, wanted, limit, as_json)
+            _list_runs(reader, wanted, status, limit, as_json)
             return
-        found = reader.records(_of_run(reader, wanted), limit=limit)
+        lines, unread = _newest(reader, _of_run(reader, wanted), limit, each or as_json)
     if as_json:
-        print_lines(record.to_dict() for record in found)
-    elif found:
-        print_table(COLUMNS, (record_row(record) for record in found))
-    else:
+        print_lines(line.first.to_dict() for line in lines)
+    elif not lines:
         typer.echo("No records match.")
+    else:
+        print_table(COLUMNS, (line_row(line) for line in lines))
+        if any(line.count > 1 for line in lines):
+            typer.echo("× counts what one hook decided alike at one step; --each shows every record.", err=True)
+        if unread:
+            typer.echo("Older records were not looked at; --each goes further back.", err=True)
 
 
 @app.command()
@@ -100,6 +115,7 @@ def show(
     id_: Annotated[str, typer.Argument(metavar="ID", help="A record's id or number, or a run's id or its beginning.")],
     store: Store = None,
     config: Config = None,
+    each: Each = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one decision record with everything it holds, or one run with its steps."""
@@ -119,7 +135,7 @@ def show(
     if as_json:
         print_lines([run_dict(detail)])
     else:
-        print_run(detail)
+        print_run(detail, each)
 
 
 @app.command()
@@ -134,6 +150,7 @@ def tail(
     decision: Decision = None,
     limit: Limit = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on as records come.")] = True,
+    each: Each = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the last decision records and go on as new ones come, until Ctrl+C."""
@@ -144,16 +161,20 @@ def tail(
         raise typer.Exit(USAGE)
     with _reader(store, config) as reader:
         wanted = _of_run(reader, wanted)
-        found = reader.records(wanted, limit=limit)[::-1]
-        after = reader.totals().entries
+        each, after = each or as_json, reader.last_seq()
+        lines, _ = _newest(reader, wanted, limit, each, before=after + 1)
+        lines.reverse()
         while True:
-            for record in found:
-                print_record(record, as_json)
-                after = max(after, record.seq)
+            for line in lines:
+                if as_json:
+                    print_lines([line.first.to_dict()])
+                else:
+                    print_line(line)
             if not follow:
                 return
             time.sleep(0.2)
             found = reader.records(wanted, after=after, limit=1000)
+            after, lines = found[-1].seq if found else after, lines_of(found, each)
 
 
 @app.command()
@@ -270,6 +291,25 @@ def export(
                 write_rows(rows, columns, form, file)
 
 
+def _check_list(runs: bool, status: str | None, of_records: str | None) -> None:
+    """An option that would be passed over is refused."""
+    if runs and of_records:
+        typer.echo("--run, --event and --hook choose records; leave --runs out.", err=True)
+        raise typer.Exit(USAGE)
+    if status and not runs:
+        typer.echo("--status chooses runs; say --runs as well.", err=True)
+        raise typer.Exit(USAGE)
+
+
+def _newest(
+    reader: RecordReader, wanted: RecordFilter, limit: int, each: bool, before: int | None = None
+) -> tuple[list[Fold], bool]:
+    """So many lines, the newest first, and whether older records were left unread before there were as many."""
+    if each:
+        return lines_of(reader.records(wanted, before=before, limit=limit), each), False
+    return reader.folded(wanted, before=before, lines=limit)
+
+
 class _Problems:
     """Turns what is wrong with a store or an option into one sentence and an exit code."""
 
@@ -339,10 +379,12 @@ def _of_run(reader: RecordReader, wanted: RecordFilter) -> RecordFilter:
     return wanted if wanted.run_id is None else replace(wanted, run_id=reader.run_id_of(wanted.run_id))
 
 
-def _list_runs(reader: RecordReader, wanted: RecordFilter, limit: int, as_json: bool) -> None:
+def _list_runs(reader: RecordReader, wanted: RecordFilter, status: str | None, limit: int, as_json: bool) -> None:
     from agent_engine.records.views import RunFilter, iso
 
-    chosen = RunFilter(agent=wanted.agent, tool=wanted.tool, decision=wanted.decision, since=wanted.since)
+    chosen = RunFilter(
+        status=status, agent=wanted.agent, tool=wanted.tool, decision=wanted.decision, since=wanted.since
+    )
     found = reader.runs(chosen, limit=limit)
     if as_json:
         print_lines(

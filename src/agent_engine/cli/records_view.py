@@ -12,30 +12,38 @@ import typer
 from agent_engine.cli.plaintext import plain
 
 if TYPE_CHECKING:
-    from agent_engine.records.views import Covered, HookStats, Record, RunDetail, Step, Totals
+    from agent_engine.records.views import Covered, Fold, HookStats, Record, RunDetail, Step, Totals
 
 COLUMNS = ("time", "run", "agent", "event", "step", "hook", "decision", "became", "reason", "ms", "record")
 
 
-def record_row(record: Record) -> tuple[str, ...]:
+def line_row(line: Fold) -> tuple[str, ...]:
     from agent_engine.records.views import iso
 
+    record = line.first
     return (
         iso(record.at)[11:23], (record.run_id or "")[:8], record.agent or "", record.event, record.step_name or "",
-        record.hook_name, decision_of(record), record.became, record.reason or "", f"{record.duration_ms:.2f}",
+        record.hook_name, decision_of(line), record.became, record.reason or "", f"{line.duration_ms:.2f}",
         record.record_id,
     )  # fmt: skip
 
 
-def decision_of(record: Record) -> str:
-    return f"{record.decision} (shadow)" if record.shadow else record.decision
+def decision_of(line: Fold) -> str:
+    decision = f"{line.first.decision} (shadow)" if line.first.shadow else line.first.decision
+    return decision if line.count == 1 else f"{decision} ×{line.count:,}"
 
 
-def print_record(record: Record, as_json: bool) -> None:
-    if as_json:
-        print_lines([record.to_dict()])
-    else:
-        typer.echo("  ".join(plain(part) for part in record_row(record) if part))
+def print_line(line: Fold) -> None:
+    typer.echo("  ".join(plain(part) for part in line_row(line) if part))
+
+
+def lines_of(records: Iterable[Record], each: bool) -> list[Fold]:
+    """A line for each record, or one for those that a hook left at a step with the same decision."""
+    from agent_engine.records.views import Folds
+
+    if each:
+        return [line for record in records for line in Folds([record]).lines]
+    return Folds(records).lines
 
 
 def print_lines(rows: Iterable[dict[str, Any]]) -> None:
@@ -74,7 +82,7 @@ def print_fields(shown: dict[str, Any]) -> None:
         typer.echo(f"{name.replace('_', ' '):>14}  {plain(text)}")
 
 
-def print_run(detail: RunDetail) -> None:
+def print_run(detail: RunDetail, each: bool) -> None:
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
@@ -88,25 +96,26 @@ def print_run(detail: RunDetail) -> None:
         by = f" by {step.refused_by}" if step.refused_by else ""
         bare = "  no gate saw it" if step.ungated else ""
         branch = below.add(Text(plain(f"{step.kind} {step.name}  {step.outcome}{by}{took}{bare}")))
-        for record in step.records:
-            _add_record(branch, record)
+        for line in lines_of(step.records, each):
+            _add_line(branch, line)
         for child in step.children:
             grow(branch, child)
 
-    for record in detail.records:
-        _add_record(tree, record)
+    for line in lines_of(detail.records, each):
+        _add_line(tree, line)
     for root in detail.roots:
         grow(tree, root)
     Console(highlight=False).print(tree)
 
 
-def _add_record(tree: Any, record: Record) -> None:
+def _add_line(tree: Any, line: Fold) -> None:
     from rich.text import Text
 
+    record = line.first
     reason = f": {record.reason}" if record.reason else ""
     changed = f" ({', '.join(record.changed)})" if record.changed else ""
-    line = f"{record.event}  {record.hook_name}  {decision_of(record)}{changed}{reason}  {record.duration_ms:.2f} ms"
-    tree.add(Text(plain(line), style=_STYLES.get(record.decision, "dim")))
+    text = f"{record.event}  {record.hook_name}  {decision_of(line)}{changed}{reason}  {line.duration_ms:.2f} ms"
+    tree.add(Text(plain(text), style=_STYLES.get(record.decision, "dim")))
 
 
 def run_dict(detail: RunDetail) -> dict[str, Any]:
@@ -155,10 +164,15 @@ def write_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], form: str
         return
     import csv
 
-    writer = csv.DictWriter(file, columns)
+    # All text is quoted: where a spreadsheet parts cells at semicolons or tabs, one in a reason must begin no cell.
+    writer = csv.DictWriter(file, columns, quoting=csv.QUOTE_NONNUMERIC)
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""What begins a formula; some spreadsheets take the wide forms as well."""
 
 
 def _cell(value: Any) -> Any:
@@ -168,4 +182,4 @@ def _cell(value: Any) -> Any:
     elif isinstance(value, dict):
         value = json.dumps(value) if value else ""
     # A spreadsheet would run a text that begins like a formula; reasons and names come from strangers.
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value

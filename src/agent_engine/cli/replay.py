@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,7 +41,10 @@ def replay(
         str | None, typer.Option("--store", metavar="ADDRESS", help="The store with the recorded payloads.")
     ] = None,
     event: Annotated[str | None, typer.Option("--event", help="Only payloads of this event.")] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only payloads of this run.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="ID", help="Only payloads of this run; the beginning of its id is enough."),
+    ] = None,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older, such as 7d.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
@@ -74,6 +78,7 @@ def replay(
             limit=limit,
         )
         reader = RecordReader.open(store or default_store(config))
+        wanted = replace(wanted, run_id=reader.run_id_of(run)) if run is not None else wanted
     except RecordsError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(PROBLEM) from None

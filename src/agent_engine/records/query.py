@@ -22,6 +22,8 @@ from agent_engine.records.settings import RecordsError, RecordSettings, file_of,
 from agent_engine.records.sink import same_file
 from agent_engine.records.views import (
     Covered,
+    Fold,
+    Folds,
     HookStats,
     Mark,
     Record,
@@ -196,12 +198,12 @@ class RecordReader:
             quiet = {step: int(count) for step, count in connection.execute(_quiet_query(row.key))} if folds else {}
         return _tree(row, steps, records, quiet)
 
-    def records_of_step(self, run_id: str, step: int) -> list[Record]:
-        """All decision records of one step, by its key, in order."""
+    def records_of_step(self, run_id: str, step: int, *, limit: int | None = None) -> list[Record]:
+        """The decision records of one step, by its key, in order; ``limit`` is how many at most."""
         of_run = select(_runs.c.run).where(_runs.c.run_id == self.as_stored(run_id)).scalar_subquery()
         query = _records_query().where(_hook_runs.c.run == of_run, _hook_runs.c.step == step)
         with self.connection() as connection:
-            return [_record(record) for record in connection.execute(query.order_by(_hook_runs.c.seq))]
+            return [_record(record) for record in connection.execute(query.order_by(_hook_runs.c.seq).limit(limit))]
 
     def values_of(self, facet: str, limit: int = 200) -> list[str]:
         """The agents, tools or decisions (``facet``: agent, tool, decision) that occur, in order."""
@@ -290,6 +292,27 @@ class RecordReader:
             query = query.order_by(_hook_runs.c.seq.desc())
         with self.connection() as connection:
             return [_record(row) for row in connection.execute(query.limit(limit))]
+
+    def folded(
+        self,
+        wanted: RecordFilter | None = None,
+        *,
+        before: int | None = None,
+        lines: int = 50,
+        chunk: int = 1000,
+        most: int = 20_000,
+    ) -> tuple[list[Fold], bool]:
+        """The newest records that match as so many lines, and whether older ones were left unread: a line may stand
+        for many records, and no more than ``most`` are read."""
+        found, read = Folds(), 0
+        while len(found.lines) <= lines and read < most:
+            part = self.records(wanted, before=before, limit=chunk)
+            for record in part:
+                found.add(record)
+            if len(part) < chunk:
+                return found.lines[:lines], False
+            before, read = part[-1].seq, read + chunk
+        return found.lines[:lines], len(found.lines) < lines
 
     def all_records(self, wanted: RecordFilter | None = None, *, chunk: int = 5000) -> Iterator[Record]:
         """Every matching record in order, read piece by piece."""

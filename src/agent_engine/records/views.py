@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -109,6 +109,11 @@ class Record:
     error_type: str | None
 
     @property
+    def refused(self) -> bool:
+        """Whether it is a refusal that counted; those of observers and shadows change nothing."""
+        return self.decision == "deny" and not self.shadow and not self.observe
+
+    @property
     def became(self) -> str:
         """What became of the step, in a few words: tells 'allowed, never ran' from 'broke, ran all the same'."""
         if self.outcome is None:
@@ -131,6 +136,50 @@ class Record:
         """JSON-ready; ``at`` in ISO 8601, UTC."""
         plain = {name: getattr(self, name) for name in Record.__slots__}
         return {**plain, "at": iso(self.at), "changed": list(self.changed), "became": self.became}
+
+
+@dataclass(slots=True)
+class Fold:
+    """Records that one hook left at one event of one step with the same decision: the ``first`` that was read,
+    ``count`` in all, and their ``duration_ms`` together, within ``since`` and ``until`` (epoch seconds)."""
+
+    first: Record
+    count: int
+    duration_ms: float
+    since: float
+    until: float
+
+    def take(self, record: Record) -> None:
+        self.count += 1
+        self.duration_ms += record.duration_ms
+        self.since = min(self.since, record.at)
+        self.until = max(self.until, record.at + record.duration_ms / 1000)
+
+
+class Folds:
+    """Records as lines to look at: a hook that runs at every piece of a stream takes one for each of its decisions.
+
+    A record outside any step stands alone.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.lines: list[Fold] = []
+        self._known: dict[tuple[Any, ...], Fold] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        alike = (
+            record.run_id, record.step_id, record.event, record.hook_id, record.decision, record.reason, record.broke,
+            record.failure_type, record.changed, record.shadow, record.observe, record.policy, record.context,
+        )  # fmt: skip
+        known = self._known.get(alike) if record.step_id is not None else None
+        if known is not None:
+            known.take(record)
+            return
+        line = Fold(record, 1, record.duration_ms, record.at, record.at + record.duration_ms / 1000)
+        self._known[alike] = line
+        self.lines.append(line)
 
 
 RECORD_FIELDS = (*Record.__slots__, "became")

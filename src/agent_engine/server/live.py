@@ -46,8 +46,11 @@ class Live:
 
     def begin(self, run_id: str) -> None:
         """A run of this server begins, or goes on after it waited."""
+        before = self._answers.get(run_id)
         self._answers[run_id] = Answer()
         self._answers.move_to_end(run_id)
+        if before is not None:
+            before.tell()
         while len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
 
@@ -62,6 +65,11 @@ class Live:
         if answer is not None:
             answer.ended = True
             answer.tell()
+
+    async def whole(self, run_id: str) -> None:
+        """Wait until an answer is whole: it passes the hooks at the edge when its run has ended."""
+        while (answer := self._answers.get(run_id)) is not None and not answer.ended:
+            await answer.changed.wait()
 
     def answer(self, run_id: str) -> Answer | None:
         """The answer of a run of this server, while it is remembered."""

@@ -140,8 +140,13 @@ async def step_hooks(
     detail = await asyncio.to_thread(reader.run, run_id, payloads=False, fold_from=0)
     if detail is None or not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
-    hooks = present.hook_rows(detail, await asyncio.to_thread(reader.records_of_step, run_id, step))
-    return page(request, browser, "step_hooks.html", run=detail.run, hooks=hooks, key=step, width=present.WIDTH)
+    most = present.MOST_HOOKS
+    records = await asyncio.to_thread(reader.records_of_step, run_id, step, limit=most + 1)
+    hooks = present.hook_rows(detail, records[:most])
+    return page(
+        request, browser, "step_hooks.html",
+        run=detail.run, hooks=hooks, key=step, width=present.WIDTH, cut=len(records) > most,
+    )  # fmt: skip
 
 
 @router.get(f"/ui/records/{RECORD}")
@@ -274,14 +279,12 @@ async def _run_events(here: Services, reader: RecordReader, run_id: str) -> Asyn
 
     async def listen() -> None:
         told = ""
-        while (answer := here.live.answer(run_id)) is not None:
+        while (answer := here.live.answer(run_id)) is not None and not here.live.closing:
             changed = answer.changed
             if answer.text != told:
                 told = answer.text
                 changes.put_nowait("answer")
-            if answer.ended or here.live.closing:
-                return
-            await changed.wait()
+            await changed.wait()  # also once it has ended: a run that waited may go on with another
             await asyncio.sleep(0.05)
 
     changes.put_nowait("store")
@@ -296,6 +299,7 @@ async def _run_events(here: Services, reader: RecordReader, run_id: str) -> Asyn
                 seen = row
                 yield sse("changed", "")
                 if row.status not in FOLLOWED:
+                    await here.live.whole(run_id)
                     yield _answer_event(here, run_id)
                     yield sse("ended", row.status)
                     return
@@ -404,12 +408,13 @@ def _timeline(
     if detail is None:
         raise ApiError(404, "not_found", "There is no such run.")
     for step in detail.steps if unfolded is not None else ():
-        if step.key == unfolded and detail.quiet.pop(step.key, 0):
-            step.records[:] = reader.records_of_step(run_id, step.key)
+        if step.key == unfolded:
+            detail.quiet.pop(step.key, None)
+            step.records[:] = reader.records_of_step(run_id, step.key, limit=present.MOST_HOOKS)
     at_tools = [
         record.seq for step in detail.steps for record in step.records if record.event in ("before_tool", "after_tool")
     ]
-    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]))
+    rows, loose = present.timeline(detail, reader.payloads_of_all(at_tools[:2000]), unfolded)
     return detail, rows, loose
 
 

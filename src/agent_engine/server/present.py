@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.records.rows import bucket_ms
-from agent_engine.records.views import HookStats, Record, RunDetail, Step, iso
+from agent_engine.records.views import Fold, Folds, HookStats, Record, RunDetail, Step, iso
 
 if TYPE_CHECKING:
     from agent_engine.hooks.definition import HookDefinition
@@ -25,6 +25,9 @@ MARKS = {
 
 FOLD_FROM = 300
 """Hook runs in one run from which those that only allowed or looked are folded into a line a step."""
+
+MOST_HOOKS = 1000
+"""Hook runs of one step that a page shows one by one."""
 
 _UNSEEN = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b\u200e\u200f\u2028-\u202e"
@@ -51,13 +54,19 @@ class Bar:
 
 @dataclass(slots=True)
 class HookRow:
-    """One hook run on the page of its run."""
+    """One hook run on the page of its run, or ``count`` of them that are alike; ``duration_ms`` is that of all.
+
+    ``anchor``: where the page's head leads, at the first that refused (``denied``) or failed (``broke``).
+    """
 
     record: Record
     bar: Bar
     kind: str
     mark: str
     word: str
+    count: int
+    duration_ms: float
+    anchor: str | None = None
 
 
 @dataclass(slots=True)
@@ -102,20 +111,30 @@ def short(run_id: str, most: int = 12) -> str:
     return run_id if len(run_id) <= _LONGEST_ID else f"{run_id[: _LONGEST_ID - 1]}…"
 
 
-def timeline(detail: RunDetail, changes: Mapping[int, Mapping[str, Any]]) -> tuple[list[StepRow], list[HookRow]]:
+def timeline(
+    detail: RunDetail, changes: Mapping[int, Mapping[str, Any]], unfolded: int | None = None
+) -> tuple[list[StepRow], list[HookRow]]:
     """The steps of a run as rows, nested, and the hook runs that stand at no step.
 
-    ``changes``: captured payloads of hook runs, by number.
+    ``changes``: captured payloads of hook runs, by number. ``unfolded``: the step whose hook runs are shown one by one.
     """
-    scale = _Scale(detail)
+    scale = _Scale(detail, unfolded)
     rows = [_step_row(step, 0, scale, changes) for step in detail.roots]
-    return rows, [_hook_row(record, scale) for record in detail.records]
+    loose = hook_rows(detail, detail.records)
+    hooks = [*loose, *(hook for row in flat(rows) for hook in row.hooks)]
+    for anchor, found in (
+        ("denied", (hook for hook in hooks if hook.record.refused)),
+        ("broke", (hook for hook in hooks if hook.record.broke)),
+    ):
+        if (first := next(found, None)) is not None:
+            first.anchor = anchor
+    return rows, loose
 
 
 def hook_rows(detail: RunDetail, records: Sequence[Record]) -> list[HookRow]:
-    """Hook runs of a run as rows."""
+    """Hook runs of a run as rows, one by one."""
     scale = _Scale(detail)
-    return [_hook_row(record, scale) for record in records]
+    return [_hook_row(line, scale) for record in records for line in Folds([record]).lines]
 
 
 def flat(rows: Sequence[StepRow]) -> Iterator[StepRow]:
@@ -289,8 +308,9 @@ def clock(at: float | None) -> str:
 class _Scale:
     """From times to places on the run's time scale."""
 
-    def __init__(self, detail: RunDetail) -> None:
+    def __init__(self, detail: RunDetail, unfolded: int | None = None) -> None:
         self.quiet = detail.quiet
+        self.unfolded = unfolded
         self.start = detail.run.started_at
         self.run_waits = detail.run.status == "waiting"
         self.run_goes_on = detail.run.status in ("open", "waiting")
@@ -310,18 +330,25 @@ class _Scale:
         return Bar(x, min(width, WIDTH - x))
 
 
-def _hook_row(record: Record, scale: _Scale) -> HookRow:
+def _hook_row(line: Fold, scale: _Scale) -> HookRow:
+    record = line.first
     return HookRow(
         record,
-        scale.bar(record.at, record.duration_ms),
+        scale.bar(line.since, (line.until - line.since) * 1000),
         decision_kind(record),
         MARKS.get(record.decision, "·"),
         decision_word(record),
+        line.count,
+        line.duration_ms,
     )
 
 
 def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mapping[str, Any]]) -> StepRow:
     asked, used, result = _captured(step, changes)
+    if step.key == scale.unfolded:
+        hooks = [_hook_row(line, scale) for record in step.records for line in Folds([record]).lines]
+    else:
+        hooks = [_hook_row(line, scale) for line in Folds(step.records).lines]
     cut_off = step.outcome == "open" and not scale.run_goes_on
     return StepRow(
         step,
@@ -334,7 +361,7 @@ def _step_row(step: Step, depth: int, scale: _Scale, changes: Mapping[int, Mappi
         None if used is None or used == asked else json_text(used),
         None if result is None else json_text(result),
         diff(asked, used) if asked is not None and used is not None else [],
-        [_hook_row(record, scale) for record in step.records],
+        hooks,
         scale.quiet.get(step.key, 0),
         [_step_row(child, depth + 1, scale, changes) for child in step.children],
     )

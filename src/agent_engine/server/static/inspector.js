@@ -9,6 +9,7 @@
     var all = rows();
     if (!all.length) return;
     var at = all.indexOf(document.activeElement);
+    if (at < 0) at = all.indexOf(document.querySelector("[data-row][aria-current]"));
     var next = at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + step));
     all[next].focus();
     all[next].scrollIntoView({ block: "nearest" });
@@ -49,6 +50,9 @@
     if (event.target.id === "record") {
       var from = event.detail.requestConfig && event.detail.requestConfig.elt;
       opened = from ? from.getAttribute("hx-get") : opened;
+      // Opened with a key, it is what is read next; Esc goes back to the row.
+      var by = event.detail.requestConfig && event.detail.requestConfig.triggeringEvent;
+      if (by && by.detail === 0 && document.activeElement === from) event.target.focus({ preventScroll: true });
       if (window.matchMedia("(max-width: 60rem)").matches) event.target.scrollIntoView({ block: "start" });
     }
     if (event.target.id === "answer") {
@@ -85,7 +89,7 @@
     });
   });
   // At once, not when the part has settled: a key that is pressed in between would go nowhere.
-  document.addEventListener("htmx:afterSwap", function () {
+  document.addEventListener("htmx:afterSwap", function (event) {
     open.forEach(function (id) {
       var same = document.getElementById(id);
       if (same) same.open = true;
@@ -95,6 +99,7 @@
     var same = Array.from(document.querySelectorAll("main a[href]")).find(function (one) {
       return one.getAttribute("href") === focused;
     });
+    if (!same) same = event.target.querySelector("[data-row]"); // a folded line gave way to what it stood for
     if (same) same.focus({ preventScroll: true });
     focused = null;
   });
