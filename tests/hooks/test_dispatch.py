@@ -865,7 +865,7 @@ async def test_every_hook_that_ran_is_told_to_the_sink(kernel: Any, kind: str) -
     assert (observes.observe, shadow.shadow, shadow.reason) == (True, True, "shadow says no")
     assert (breaks.broke, breaks.failure_type, breaks.reason) == (True, "KeyError", "Hook 'breaks' raised: KeyError")
     assert (breaks.policy, refuses.policy, refuses.reason, refuses.broke) == ("warn", "deny", "why", False)
-    assert all(run.event is E.AFTER_LLM and run.started_at > 0 and 0 <= run.duration_ms < 10_000 for run in told)
+    assert all(run.event is E.AFTER_LLM and run.started_at > 0 and 0 <= run.duration_ms < 60_000 for run in told)
     assert all(run.before is None and run.after is None for run in told)
 
 

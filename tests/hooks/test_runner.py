@@ -194,13 +194,14 @@ async def test_execute_gives_a_row_for_each_hook_in_order(registry: HookRegistry
     assert [row.hook_name for row in rows] == ["one", "two", "three", "four"]
     assert [row.output and row.output.decision for row in rows] == ["modify", "modify", None, "deny"]
     assert rows[0].output == HookResult.modify(response="a")
-    assert all(row.success and row.event == "after_llm" and 0 <= row.duration_ms < 10_000 for row in rows)
+    assert all(row.success and row.event == "after_llm" and 0 <= row.duration_ms < 60_000 for row in rows)
     assert HookRunner.is_blocked(rows)
     assert HookRunner.get_blocking_reason(rows) == "no"
     plain = rows[0].to_dict()
     assert plain["output"]["modified_input"] == {"response": "a"}
 
 
+@pytest.mark.usefixtures("idle_clock")
 async def test_plain_hooks_have_plain_rows(registry: HookRegistry, kind: str) -> None:
     async def ahook(payload: Any) -> None:
         if kind == "suspending":
@@ -216,7 +217,7 @@ async def test_plain_hooks_have_plain_rows(registry: HookRegistry, kind: str) ->
         (f"h{number}", True, HookResult(), None) for number in range(3)
     ]
     if kind == "suspending":
-        assert all(9 < row.duration_ms < 1_000 for row in rows)
+        assert all(9 < row.duration_ms < 11 for row in rows)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -243,7 +244,7 @@ async def test_one_that_breaks_among_plain_ones_has_its_row(
     assert [row.hook_name for row in rows] == [f"h{number}" for number in range(position + 1)]
     assert [row.success for row in rows] == [True] * position + [False]
     assert rows[-1].output == HookResult.deny(f"Hook 'h{position}' raised: KeyError")
-    assert 0 <= rows[-1].duration_ms < 10_000
+    assert 0 <= rows[-1].duration_ms < 60_000
     assert inline or rows[-1].duration_ms > 9
     assert HookRunner.is_blocked(rows)
 
@@ -353,7 +354,7 @@ def test_on_the_sync_face_a_slow_hook_is_answered_at_once_and_the_process_exits(
         add_hook("before_tool", lambda payload: threading.Event().wait(), timeout=0.05, name="hangs")
         began = time.monotonic()
         (row,) = fire_hook("before_tool")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 50
         print(row.error)
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
