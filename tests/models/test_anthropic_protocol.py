@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.fakes import anthropic_server as blocks
 from tests.fakes.anthropic_server import FakeAnthropic
+from tests.fakes.openai_server import FakeOpenAI, says
 
 from agent_engine.models import messages as m
 from agent_engine.models.base import Message, Model, ModelResponse, ModelSettings, ToolDefinition
@@ -60,6 +61,17 @@ async def test_thinking_and_its_signature_go_back_as_they_came() -> None:
             {"type": "text", "text": "I add."},
             {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}},
         ]
+
+
+async def test_what_one_provider_thought_is_not_told_to_another() -> None:
+    response, _ = await first_and_second(False)
+    with FakeOpenAI(says("Two.")) as other:
+        model = model_from(Spec("openai", "some-model", None, other.base_url), {"OPENAI_API_KEY": "k"})
+        await model.request([*ASK, m.assistant_from(response), m.tool("t1", "add", "2")], [ADD], ModelSettings())
+        (sent,) = other.received
+    assert "needs the tool" not in json.dumps(sent.body)
+    assert sent.body["messages"][2]["content"] == "I add."
+    assert [entry["id"] for entry in sent.body["messages"][2]["tool_calls"]] == ["t1"]
 
 
 async def test_cached_tokens_are_counted_in_usage() -> None:

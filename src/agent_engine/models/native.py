@@ -44,8 +44,12 @@ _RESPONSE_FIELDS = ("provider_name", "provider_url", "canonical_system", "provid
 _TOKENS = ("cache_read_tokens", "cache_write_tokens", "output_reasoning_tokens")
 
 
-def to_native(messages: Sequence[Message]) -> list[ModelMessage]:
-    """The messages as the model layer takes them. Raises ModelError for a role or content part it does not know."""
+def to_native(messages: Sequence[Message], provider: str | None = None) -> list[ModelMessage]:
+    """The messages as the model layer takes them. Raises ModelError for a role or content part it does not know.
+
+    ``provider`` is who gets them, by the model layer's name: what another provider sent beyond text and calls is left
+    out. The model layer would show its thinking to the model as text.
+    """
     made: list[ModelMessage] = []
     parts: list[ModelRequestPart] = []
     names: dict[str, str] = {}
@@ -55,7 +59,7 @@ def to_native(messages: Sequence[Message]) -> list[ModelMessage]:
                 made.append(ModelRequest(parts=parts))
                 parts = []
             names.update({call.id: call.name for call in calls_of(message)})
-            response = _response(message)
+            response = _response(message, provider)
             if response.parts:
                 made.append(response)
         else:
@@ -114,14 +118,15 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _response(message: Message) -> NativeResponse:
+def _response(message: Message, provider: str | None) -> NativeResponse:
     text = text_of_content(message.get("content"))
     calls = calls_of(message)
     kept = (message.get("native") or {}).get(KEY)
     if isinstance(kept, Mapping):
         try:
-            return _rebuilt(kept, text, calls)
-        except (ValidationError, KeyError, TypeError):
+            if provider is None or kept["response"].get("provider_name") in (None, provider):
+                return _rebuilt(kept, text, calls)
+        except (ValidationError, KeyError, TypeError, AttributeError):
             pass  # written by another version of the model layer: text and calls still go out whole
     plain: list[Any] = [TextPart(text)] if text else []
     return NativeResponse(parts=[*plain, *(_call_part(call) for call in calls)])

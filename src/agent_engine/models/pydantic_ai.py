@@ -158,7 +158,7 @@ class ProviderModel:
         ]
         parameters = ModelRequestParameters(function_tools=offered)
         chosen = _settings(settings, native)
-        return native.prepare_messages(to_native(messages), parameters), chosen, parameters
+        return native.prepare_messages(to_native(messages, native.system), parameters), chosen, parameters
 
     def _failed(self, error: Exception) -> ModelError:
         from agent_engine.models.provider_errors import model_error
