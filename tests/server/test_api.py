@@ -158,6 +158,64 @@ def test_of_two_who_answer_at_once_one_counts_and_pages_follow_that_one(tmp_path
         assert [one["decisions"] for one in settled(lambda: approvals_of(http, run_id))] == [{"c1": "yes"}]
 
 
+def page_events(page: httpx2.Client, run_id: str) -> Iterator[tuple[str, str]]:
+    """What a page that follows a run is told, until that ends."""
+    page.get("/ui/runs")
+    with page.stream("GET", f"/ui/events/{run_id}") as answer:
+        name = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                yield name, line[6:]
+
+
+def test_a_page_gets_the_answer_of_a_run_that_ended_while_a_hook_still_held_it(tmp_path: Path) -> None:
+    let_out = asyncio.Event()
+    hooks = HookRegistry()
+
+    async def holds(event: Any) -> None:
+        await let_out.wait()
+
+    hooks.register_function("message_sending", holds, timeout=600)
+    with served(tmp_path, ["the answer"], hooks=hooks) as server, client(server) as http, client(server) as page:
+        asking = threading.Thread(target=lambda: http.post("/invoke", json={"message": "x"}))
+        asking.start()
+        (run,) = settled(lambda: [one for one in page.get("/runs").json()["runs"] if one["status"] == "completed"])
+        told = []
+        for event in page_events(page, run["run_id"]):
+            told.append(event)
+            server.call(let_out.set)
+        asking.join(60)
+    assert told == [("changed", ""), ("answer", "the answer"), ("ended", "completed")]
+
+
+def test_a_page_of_a_waiting_run_follows_its_answer_when_it_goes_on(tmp_path: Path) -> None:
+    shown = asyncio.Event()
+    hooks = HookRegistry()
+
+    async def holds(event: Any) -> None:
+        await shown.wait()
+
+    hooks.register_function("on_run_end", holds, timeout=600)
+    turns = [calls(call("send_mail", to="a@b.c", text="hi")), {"stream": ["Sent."]}]
+    with served(tmp_path, turns, hooks=hooks) as server, client(server) as http, client(server) as page:
+        run_id = http.post("/invoke", json={"message": "mail"}).json()["run_id"]
+        assert settled(lambda: [one["status"] for one in http.get("/runs").json()["runs"]] == ["waiting"])
+        path, yes = f"/runs/{run_id}/resume", {"decisions": {"c1": "yes"}}
+        going_on = threading.Thread(target=lambda: http.post(path, json=yes))
+        told = []
+        for event in page_events(page, run_id):
+            if not told:
+                going_on.start()
+            told.append(event)
+            if event == ("answer", "Sent."):
+                server.call(shown.set)
+        going_on.join(60)
+    assert told[0] == ("changed", "")
+    assert told[-1] == ("ended", "completed")
+
+
 def test_a_run_that_went_on_and_failed_is_no_bad_request_and_its_text_stays_inside(tmp_path: Path) -> None:
     for number, error in enumerate((ValueError("planted-secret"), LookupError("planted-secret"))):
         turns = [calls(call("send_mail", to="a@b.c", text="hi")), error]

@@ -19,7 +19,7 @@ _REMEMBERED = 200
 
 @dataclass(slots=True)
 class Answer:
-    """The text of one run's answer so far. ``changed`` is set, and replaced, whenever it grows or ends."""
+    """The text of one run's answer so far. ``changed`` is set, and replaced, whenever it grows, ends or gives way."""
 
     text: str = ""
     ended: bool = False
@@ -52,7 +52,8 @@ class Live:
         if before is not None:
             before.tell()
         while len(self._answers) > _REMEMBERED:
-            self._answers.popitem(last=False)
+            _, forgotten = self._answers.popitem(last=False)
+            forgotten.tell()
 
     def text(self, run_id: str, piece: str) -> None:
         answer = self._answers.get(run_id)
