@@ -10,9 +10,10 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import anyio
 import pytest
 
 from agent_engine.hooks import (
@@ -920,3 +921,122 @@ async def test_whatever_a_before_raises_it_has_failed(error: BaseException, is_a
         await MiddlewareChain([on_loop if is_async else in_thread]).before_tool(tool_request())
 
     assert caught.value.cause is error
+
+
+# --- what a wrap_* cancels itself ------------------------------------------------------------------------------------
+
+
+async def _asyncio_timeout(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    try:
+        async with asyncio.timeout(0.01):
+            return await call
+    except TimeoutError:
+        return ToolResponse("t", "too late")
+
+
+async def _wait_for(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    try:
+        return await asyncio.wait_for(call, 0.01)
+    except TimeoutError:
+        return ToolResponse("t", "too late")
+
+
+async def _anyio_scope(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    with anyio.move_on_after(0.01):
+        return await call
+    return ToolResponse("t", "too late")
+
+
+async def _a_task_of_its_own(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    task = asyncio.create_task(call)
+    await asyncio.wait({task}, timeout=0.01)
+    task.cancel()
+    await asyncio.wait({task})
+    return ToolResponse("t", "too late")
+
+
+LIMITED = pytest.mark.parametrize("limited", [_asyncio_timeout, _wait_for, _anyio_scope, _a_task_of_its_own])
+
+
+@LIMITED
+async def test_a_wrap_may_limit_the_call_inside_and_answer_by_itself(limited: Any) -> None:
+    ended: list[str] = []
+
+    @wrap_tool_call
+    async def within_limits(request: ToolRequest, call_next: Any) -> Any:
+        return await limited(call_next(request))
+
+    @wrap_tool_call
+    async def inside(request: ToolRequest, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        finally:
+            ended.append("inside")
+
+    async def hangs(request: ToolRequest) -> ToolResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    made = await MiddlewareChain([within_limits, inside]).wrap_tool(tool_request(), hangs)
+    assert made == ToolResponse("t", "too late")
+    assert ended == ["inside"]
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0
+
+
+@LIMITED
+async def test_a_wrap_may_try_again_after_its_limit(limited: Any) -> None:
+    tries: list[int] = []
+
+    @wrap_tool_call
+    async def once_more(request: ToolRequest, call_next: Any) -> Any:
+        response = await limited(call_next(request))
+        return await call_next(request) if response.result == "too late" else response
+
+    async def quick_the_second_time(request: ToolRequest) -> ToolResponse:
+        tries.append(1)
+        if len(tries) == 1:
+            await asyncio.sleep(60)
+        return ToolResponse("t", "done")
+
+    made = await MiddlewareChain([once_more]).wrap_tool(tool_request(), quick_the_second_time)
+    assert (made, len(tries)) == (ToolResponse("t", "done"), 2)
+
+
+async def test_a_wrap_that_swallows_the_end_of_the_run_has_not_answered_and_nothing_is_run_for_it() -> None:
+    began, tries = asyncio.Event(), list[int]()
+
+    @wrap_tool_call
+    async def swallows(request: ToolRequest, call_next: Any) -> Any:
+        for _ in range(3):
+            with contextlib.suppress(asyncio.CancelledError):
+                return await call_next(request)
+        return ToolResponse("t", "all is well")
+
+    async def hangs(request: ToolRequest) -> ToolResponse:
+        tries.append(1)
+        began.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    task = asyncio.create_task(MiddlewareChain([swallows]).wrap_tool(tool_request(), hangs))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tries == [1]
+
+
+async def test_a_wrap_that_refuses_in_a_task_group_has_refused() -> None:
+    @wrap_tool_call
+    async def careful(request: ToolRequest, call_next: Any) -> Any:
+        async def look() -> None:
+            raise GuardrailBlocked("not today")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look())
+        return await call_next(request)
+
+    refused = await MiddlewareChain([careful]).wrap_tool(tool_request(), body)
+    assert refused == Refused("not today", "careful")

@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
-from agent_engine.hooks.errors import GuardrailBlocked, HookError, HookExecutionError, RunBlocked, ends_the_run
+from agent_engine.hooks.errors import (
+    GuardrailBlocked,
+    HookError,
+    HookExecutionError,
+    RunBlocked,
+    ends_the_run,
+    guardrail_in,
+)
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
 from agent_engine.hooks.limits import being_cancelled, ended
 from agent_engine.hooks.result import STRICTNESS, HookResult
@@ -31,12 +38,20 @@ async def around(
     answers: type[Response],
 ) -> Response | Refused:
     """One wrap_* chain. A refusal, a broken hook or an end of the run inside stands, whatever a wrapper further out
-    makes of it; and nothing is run for it any more."""
-    stands: list[tuple[BaseException, Layer | None]] = []
+    makes of it; and nothing is run for it any more. What a wrapper cancels itself, as a time limit of its own does, is
+    its own business."""
+    home = asyncio.current_task()
+    noted: list[tuple[BaseException, Layer | None]] = []
+
+    def stands() -> tuple[BaseException, Layer | None] | None:
+        """What was noted first, of what stands. Whose a cancellation was shows only once its wrapper has ended."""
+        cancelled = home is not None and home.cancelling() > 0
+        return next((one for one in noted if cancelled or not isinstance(one[0], asyncio.CancelledError)), None)
 
     async def enter(depth: int, sent: Request) -> Response:
-        if stands:
-            raise stands[0][0]
+        first = stands()
+        if first is not None:
+            raise first[0]
         layer = layers[depth] if depth < len(layers) else None
         try:
             if layer is None:
@@ -44,27 +59,27 @@ async def around(
             wrapped = _observer if layer.observe else _wrapper
             return await wrapped(layer, sent, lambda passed: enter(depth + 1, passed), answers)
         except BaseException as problem:
-            if not stands and _stands(problem):
-                stands.append((problem, layer))
+            if _stands(problem):
+                noted.append((problem, layer))
             raise
 
     try:
         response = await enter(0, request)
-        if not stands:
+        first = stands()
+        if first is None:
             return response
     except Exception:
-        if not stands:
+        first = stands()
+        if first is None:
             raise
-    first, layer = stands[0]
-    if isinstance(first, GuardrailBlocked) and layer is not None:
-        return Refused(first.reason, layer.name)
-    raise first
+    problem, layer = first
+    if isinstance(problem, GuardrailBlocked) and layer is not None:
+        return Refused(problem.reason, layer.name)
+    raise problem
 
 
 def _stands(problem: BaseException) -> bool:
     """Whether what was raised inside is no mere failure, which a wrapper may answer in its place."""
-    if isinstance(problem, asyncio.CancelledError):
-        return being_cancelled()
     refused = isinstance(problem, (GuardrailBlocked, HookError, RunBlocked))
     return refused or not isinstance(problem, Exception) or ends_the_run(problem)
 
@@ -94,8 +109,11 @@ async def _wrapper(
     except (Exception, SystemExit, asyncio.CancelledError) as problem:
         if isinstance(problem, asyncio.CancelledError) and being_cancelled():
             raise
-        if isinstance(problem, GuardrailBlocked) or any(problem is one for one in from_inside):
+        if any(problem is one for one in from_inside):
             raise
+        refusal = guardrail_in(problem)
+        if refusal is not None:
+            raise refusal from None
         raise HookExecutionError(layer.kind, layer.name, problem) from problem
 
 
