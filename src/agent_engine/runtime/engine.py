@@ -223,7 +223,14 @@ class Engine:
     async def resume(
         self, run_id: str, decisions: Mapping[str, Decision], context: RunContext | None = None
     ) -> RunResult:
-        """Go on with a waiting run. ``decisions`` maps call ids to ``"yes"``, ``"session"`` or ``"no"``."""
+        """Go on with a waiting run. ``decisions`` maps call ids to ``"yes"``, ``"session"`` or ``"no"``; what it leaves
+        out stays open, and the run waits on for that.
+
+        Raises:
+            LookupError: no such run waits, or somebody else has gone on with it.
+            PermissionError: ``context`` is another caller's.
+            ValueError: an unknown word, or a call id that the run does not wait for.
+        """
         from agent_engine.runtime.run import resume_request
 
         return await self._tracked(
