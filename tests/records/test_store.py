@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from tests.records.build import AT, hook_run, payload, record, run, tool_step
 
+from agent_engine.records import rows
 from agent_engine.records.connect import engine_for
 from agent_engine.records.journal import HookRan, RunClosed, RunOpened, open_journal
 from agent_engine.records.jsonlsink import JsonlSink
+from agent_engine.records.maker import FactMaker
 from agent_engine.records.query import RecordReader
 from agent_engine.records.settings import RecordsError, RecordSettings, file_address
+from agent_engine.records.sqlsink import SqlSink
 from agent_engine.records.views import RecordFilter, RunFilter
 from agent_engine.records.writer import StoreJournal
 
@@ -420,3 +423,32 @@ async def test_a_file_that_is_no_log_is_left_as_it_is(tmp_path: Path, text: byte
 async def test_a_device_is_no_store() -> None:
     with pytest.raises(RecordsError, match="no regular file"):
         await record("jsonl:/dev/full", run("r1"))
+
+
+async def test_a_run_that_never_ends_takes_no_more_memory_than_its_open_steps(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_REMEMBERED_STEPS", 20)
+    settings = RecordSettings()
+    maker, sink = FactMaker(settings), SqlSink(address, settings)
+    sink.open()
+    opened, turn, *_ = run("r1", closed=False)
+    sink.write([maker.make(one) for one in (opened, turn)])
+    for number in range(30):
+        entries = [entry for part in range(5) for entry in tool_step("r1", f"t{number}.{part}", name=f"tool{number}")]
+        sink.write([maker.make(one) for one in entries])
+        assert len(sink.rows.runs["r1"].by_step) <= 25
+        assert len(sink.rows.runs["r1"].facets) <= 25
+    assert "turn" in sink.rows.runs["r1"].by_step
+    late = [HookRan("r1", "t0.0", "main", hook_run("late")), *tool_step("r1", "t0.1", outcome="failed")[-1:]]
+    sink.write([maker.make(one) for one in [*late, *run("r1")[-2:]]])
+    sink.close()
+    with RecordReader.open(address) as reader:
+        detail = reader.run("r1")
+        (record_of_it,) = reader.records()
+        tools = reader.values_of("tool")
+    assert detail is not None
+    assert (detail.run.status, detail.run.steps, len(detail.steps)) == ("completed", 151, 151)
+    assert (record_of_it.step_id, record_of_it.step_name) == ("t0.0", "tool0")
+    assert [step.outcome for step in detail.steps if step.step_id.startswith("t0.")] == ["ran", "failed", *["ran"] * 3]
+    assert len(tools) == 30

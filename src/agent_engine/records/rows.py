@@ -20,9 +20,12 @@ _AGENT, _BROKE, _DURATION, _OBSERVE, _SHADOW = (
     place("hook", name) for name in ("agent", "broke", "duration_ms", "observe", "shadow")
 )
 _RUN_ID = {kind: place(kind, "run_id") for kind, names in FIELDS.items() if "run_id" in names}
+_STEP_ID = {kind: place(kind, "step_id") for kind in ("step_opened", "step_closed", "hook")}
 _LOG_RATIO = math.log(BUCKET_RATIO)
 QUIET = ("allow", "none")
 _REMEMBERED_RUNS = 50_000
+_REMEMBERED_STEPS = 2_000
+"""Steps of one open run, from which on those that ended long ago are forgotten."""
 
 
 @dataclass(slots=True)
@@ -50,12 +53,14 @@ class RowBuilder:
         self._ttl = ttl
         self.runs: dict[str, RunState] = {}
         self.hooks: dict[Row, int] = {}
+        self._trimmed: set[str] = set()
         self._outside: dict[str, tuple[str, str, str | None, float]] = {}
         self._rules = {kind: getattr(self, "_" + kind) for kind in FIELDS}
 
     def forget(self) -> None:
         """Drop what is remembered, after a batch that was not written."""
         self.runs.clear()
+        self._trimmed.clear()
         self.hooks.clear()
 
     def unknown_runs(self, facts: Sequence[Fact]) -> set[str]:
@@ -65,6 +70,23 @@ class RowBuilder:
             at = _RUN_ID.get(fact[0])
             if at is not None and (run_id := fact[at]) and run_id not in self.runs:
                 unknown.add(run_id)
+        return unknown
+
+    def unknown_steps(self, facts: Sequence[Fact]) -> set[tuple[int, str]]:
+        """Keys of runs and ids of steps that these facts come back to after the steps were forgotten."""
+        unknown: set[tuple[int, str]] = set()
+        if not self._trimmed:
+            return unknown
+        opened = set()
+        for fact in facts:
+            at = _STEP_ID.get(fact[0])
+            if at is None or fact[_RUN_ID[fact[0]]] not in self._trimmed or not (step_id := fact[at]):
+                continue
+            run = self.runs[fact[_RUN_ID[fact[0]]]]
+            if fact[0] == "step_opened":
+                opened.add(step_id)
+            elif step_id not in run.by_step and step_id not in opened:
+                unknown.add((run.key, step_id))
         return unknown
 
     def unknown_hooks(self, facts: Sequence[Fact]) -> set[Row]:
@@ -91,9 +113,17 @@ class RowBuilder:
         for run in batch.runs.values():
             run.steps = run.hook_runs = run.denied = run.broke = 0
             if run.status != "open":
-                self.runs.pop(run.run_id, None)
+                self._forget(run.run_id)
+            elif len(run.by_step) > _REMEMBERED_STEPS:
+                run.trim(_REMEMBERED_STEPS // 2)
+                if run.trimmed:
+                    self._trimmed.add(run.run_id)
         while len(self.runs) > _REMEMBERED_RUNS:
-            self.runs.pop(next(iter(self.runs)))
+            self._forget(next(iter(self.runs)))
+
+    def _forget(self, run_id: str) -> None:
+        self.runs.pop(run_id, None)
+        self._trimmed.discard(run_id)
 
     def _run(self, batch: Batch, run_id: str, at: float | None = None) -> RunState:
         run = self.runs.get(run_id)

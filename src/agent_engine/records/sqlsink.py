@@ -59,7 +59,7 @@ class SqlSink:
         self._owns_engine = engine is None
         self._sqlite = self._engine.dialect.name == "sqlite"
         self._file = file_of(address) if self._owns_engine and self._sqlite else None
-        self._rows = RowBuilder(self._key, settings.ttl)
+        self.rows = RowBuilder(self._key, settings.ttl)
         self._writer = secrets.randbits(62)
         self._sql = _Statements("?" if self._sqlite else "%s")
         self._pool: Any = None
@@ -88,14 +88,14 @@ class SqlSink:
         try:
             seq, mac, _ = self._run(self._sql.lock).fetchone()
             self._learn(facts)
-            batch = self._rows.build(facts, seq, mac)
+            batch = self.rows.build(facts, seq, mac)
             self._write(batch)
             self._run("COMMIT")
         except BaseException:
-            self._rows.forget()
+            self.rows.forget()
             self._roll_back()
             raise
-        self._rows.written(batch)
+        self.rows.written(batch)
         return batch.seq
 
     def tidy(self) -> None:
@@ -116,7 +116,7 @@ class SqlSink:
             self._disconnect()
             self._engine.dispose()
             self._engine = engine_for(self._address)
-            self._rows.forget()
+            self.rows.forget()
             self.open()
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class SqlSink:
         try:
             self._run("ROLLBACK")
         except Exception:  # noqa: BLE001 - the connection is gone or no transaction stands; the first error is raised
-            self._rows.forget()
+            self.rows.forget()
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class SqlSink:
             )
             if recovery.crashed:
                 runs = json.dumps([run.run_id for run in recovery.open_runs])
-                self._write(self._rows.build([("recovered", (), now, seq, runs)], seq, mac))
+                self._write(self.rows.build([("recovered", (), now, seq, runs)], seq, mac))
             self._run("COMMIT")
         except BaseException:
             self._roll_back()
@@ -256,21 +256,32 @@ class SqlSink:
         pace = Pace()
         for start in range(0, len(facts), _LOOK):
             part = facts[start : start + _LOOK]
-            runs |= self._rows.unknown_runs(part)
-            hooks |= self._rows.unknown_hooks(part)
+            runs |= self.rows.unknown_runs(part)
+            hooks |= self.rows.unknown_hooks(part)
             pace.step()
         if runs:
             in_list = self._in(sorted(runs))
             loaded = [RunState(*row) for row in self._run(*self._select(_RUN_STATE, "record_runs", "run_id", in_list))]
             for run in loaded:
-                self._rows.runs[run.run_id] = run
+                self.rows.runs[run.run_id] = run
             if loaded:
                 keys = {run.key: run for run in loaded}
                 steps = self._run(*self._select(_STEP_STATE, "record_steps", "run", self._in(sorted(keys))))
                 for step in (StepState(*row) for row in steps):
                     keys[step.run].by_step[step.step_id] = step
+        if forgotten := self.rows.unknown_steps(facts):
+            self._learn_steps(forgotten)
         for identity in hooks:
-            self._rows.hooks[identity] = self._hook_key(identity)
+            self.rows.hooks[identity] = self._hook_key(identity)
+
+    def _learn_steps(self, wanted: set[tuple[int, str]]) -> None:
+        """Steps that ended so long ago that they were forgotten."""
+        owners = {run.key: run for run in self.rows.runs.values() if run.trimmed}
+        for run, step_id in sorted(wanted):
+            columns = ", ".join(_STEP_STATE)
+            one = f"SELECT {columns} FROM record_steps WHERE run = ? AND step_id = ?"  # noqa: S608 - constants
+            for row in self._run(self._sql.fill(one), (run, step_id)).fetchall():
+                owners[run].by_step[step_id] = StepState(*row)
 
     def _in(self, values: Sequence[Any]) -> Any:
         return json.dumps(values) if self._sqlite else list(values)
