@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ def test_a_failed_assertion_says_what_it_found(check: Any, says: str) -> None:
 def test_what_tells_about_no_hook_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="not a int"):
         assert_denied(5)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: run_hook(_refuse, "before_tool", {"tool_name": "a"}, tool_input={}), "tool_input would be ignored"),
+        (lambda: run_hook(HookRegistry(), "before_tool", register_timeout=1), "register_timeout is for a function"),
+        (lambda: Recorder().attach("before_tool"), "takes the registry first"),  # type: ignore[arg-type]  # on purpose
+        (lambda: payload("before_tool", tool_input=5), "tool_input at before_tool is a dict, not int"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_be_is_told(call: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        call()
+
+
+def _refuse(payload: Any) -> bool:
+    return False
 
 
 def test_a_recorder_remembers_and_changes_nothing() -> None:

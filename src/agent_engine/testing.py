@@ -44,11 +44,12 @@ def payload(event: str | HookEvent, **fields: Any) -> Any:
 
     Raises:
         ValueError: there is no such event.
-        TypeError: the event's payload has no such field; the message lists those it has.
+        TypeError: the event's payload has no such field (the message lists those it has), or a field that hooks may
+            change is of the wrong kind.
     """
     from agent_engine.hooks.events import event_of
     from agent_engine.hooks.managed import context_fields
-    from agent_engine.hooks.payloads import HookInput, payload_type
+    from agent_engine.hooks.payloads import HookInput, check_fields, payload_type
 
     event = event_of(event)
     kind = payload_type(event)
@@ -62,6 +63,7 @@ def payload(event: str | HookEvent, **fields: Any) -> Any:
         raise TypeError(f"The payload of {event} has no field {strange[0]!r}; it has {', '.join(known)}")
     if issubclass(kind, BaseException):
         return error if error is not None else RuntimeError("an error for a test")
+    check_fields(event, fields)
     if issubclass(kind, HookInput):
         return kind(**{"event_name": event.value, **_WHOSE, **fields})
     return kind(**{**{name: value for name, value in _WHOSE.items() if name in known}, **fields})
@@ -95,7 +97,7 @@ async def arun_hook(
 
     Raises:
         ValueError: there is no such event, or the hook is for another one.
-        TypeError: ``given`` is no payload of this event.
+        TypeError: ``given`` is no payload of this event, or something that is given would be ignored.
     """
     from agent_engine.hooks.events import CATALOGUE, event_of
     from agent_engine.hooks.registry import HookRegistry
@@ -105,6 +107,12 @@ async def arun_hook(
 
     event = event_of(event)
     options = {name.removeprefix("register_"): fields.pop(name) for name in [*fields] if name.startswith("register_")}
+    if options and not callable(hook):
+        raise TypeError(
+            f"register_{next(iter(options))} is for a function; a {type(hook).__name__} is registered already"
+        )
+    if fields and given is not None:
+        raise TypeError(f"{next(iter(fields))} would be ignored beside a payload; name all fields there, or give none")
     built = build_payload(event, given) if given is not None else payload(event, **fields)
     if isinstance(hook, HookRegistry):
         registry = hook
@@ -150,18 +158,17 @@ def assert_asked(outcome: Any, reason: str | None = None) -> str:
 
 def _assert_decided(what: str, decisions: tuple[str, ...], outcome: Any, reason: str | None) -> str:
     reasons = [said or "" for decision, said, _ in _decisions(outcome) if decision in decisions]
-    assert reasons, f"expected {what}, got {_told(outcome)}"
+    _check(bool(reasons), f"expected {what}, got {_told(outcome)}")
     said = next((one for one in reasons if one), "")
-    assert reason is None or any(reason in one for one in reasons), (
-        f"expected {what} with {reason!r} in its reason, got {said!r}"
-    )
+    if reason is not None:
+        _check(any(reason in one for one in reasons), f"expected {what} with {reason!r} in its reason, got {said!r}")
     return said
 
 
 def assert_allowed(outcome: Any) -> None:
     """Fail unless ``outcome`` lets the step through, changed or not."""
-    decisions = [decision for decision, _, _ in _decisions(outcome)]
-    assert all(decision in ("allow", "modify") for decision in decisions), f"expected an allow, got {_told(outcome)}"
+    allowed = all(decision in ("allow", "modify") for decision, _, _ in _decisions(outcome))
+    _check(allowed, f"expected an allow, got {_told(outcome)}")
 
 
 def assert_modified(outcome: Any, **changes: Any) -> None:
@@ -170,13 +177,20 @@ def assert_modified(outcome: Any, **changes: Any) -> None:
     found: dict[str, Any] = {}
     for _, _, changed in _decisions(outcome):
         found.update(changed)
-    assert found, (
+    _check(
+        bool(found),
         f"expected a change, got {_told(outcome)}; what a parallel hook changes is discarded: register it with"
-        " sequential=True (of a function: register_sequential=True)"
+        " sequential=True (of a function: register_sequential=True)",
     )
     for name, value in changes.items():
-        assert name in found, f"expected {name!r} to be changed; what was changed or is there: {sorted(found)}"
-        assert found[name] == value, f"expected {name} to be {value!r}, got {found[name]!r}"
+        _check(name in found, f"expected {name!r} to be changed; what was changed or is there: {sorted(found)}")
+        _check(found[name] == value, f"expected {name} to be {value!r}, got {found[name]!r}")
+
+
+def _check(holds: bool, expected: str) -> None:
+    """An assertion that pytest adds nothing to."""
+    if not holds:
+        raise AssertionError(expected)
 
 
 class Recorder:
@@ -196,6 +210,10 @@ class Recorder:
         from agent_engine.hooks.registry import get_default_registry
 
         where = registry if registry is not None else get_default_registry()
+        if isinstance(where, str):
+            raise TypeError(
+                f"attach() takes the registry first, None for the process-wide one: attach(None, {where!r})"
+            )
         for event in events or tuple(CATALOGUE):
             name = event_of(event).value
             options = {"name": f"recorder.{name}", "inline": True, **keywords}

@@ -326,3 +326,9 @@ def test_a_broken_file_of_memory_hooks_is_one_sentence(tmp_path: Path, agentctl:
         assert (done.code, "did you mean 'pre_write_code'?" in done.err) == (1, True)
     assert agentctl("memory-hooks", "init", "-w", tmp_path, "--force").code == 0
     assert agentctl("memory-hooks", "list", "-w", tmp_path).code == 0
+
+
+def test_a_file_where_the_folder_of_memory_hooks_would_be_is_told(tmp_path: Path, agentctl: Agentctl) -> None:
+    (tmp_path / ".agent_engine").touch()
+    done = agentctl("memory-hooks", "init", "-w", tmp_path)
+    assert (done.code, "cannot be written" in done.err, "--force" in done.err) == (1, True, False)

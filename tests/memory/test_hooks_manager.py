@@ -232,10 +232,10 @@ def test_an_unknown_event_lists_the_valid_ones_and_the_nearest(tmp_path: Path) -
         ('{"hook": {}}', "hook is no known key, did you mean 'hooks'?"),
         ('{"hooks": []}', "hooks must be an object"),
         ('{"hooks": {"pre_wite_code": "a"}}', "hooks.pre_wite_code is no known key, did you mean 'pre_write_code'?"),
-        ('{"hooks": {"pre_write_code": 5}}', "hooks.pre_write_code must be an object"),
+        ('{"hooks": {"pre_write_code": 5}}', "hooks.pre_write_code must be a command line, an object with a command"),
         ('{"hooks": {"pre_write_code": ""}}', "hooks.pre_write_code.command must be a command line"),
         ('{"hooks": {"pre_write_code": {}}}', "hooks.pre_write_code.command must be a command line"),
-        ('{"hooks": {"pre_write_code": ["a", null]}}', "hooks.pre_write_code[1] must be an object"),
+        ('{"hooks": {"pre_write_code": ["a", null]}}', "hooks.pre_write_code[1] must be a command line, an object"),
         (
             '{"hooks": {"pre_write_code": {"command": "a", "block": true}}}',
             "hooks.pre_write_code.block is no known key",
@@ -250,7 +250,7 @@ def test_an_unknown_event_lists_the_valid_ones_and_the_nearest(tmp_path: Path) -
         ('{"timeout": NaN}', "timeout must be a number of seconds above 0"),
         ('{"enabled": "yes"}', "enabled must be true or false"),
         ('{"enabled": true, "enabled": false}', "the key 'enabled' stands twice"),
-        ("\udcff", "cannot be read"),
+        ("\udcff", "is not UTF-8 text: byte 0 cannot be read as such"),
     ],
 )
 def test_a_broken_file_is_an_error_that_says_where(tmp_path: Path, text: str, says: str) -> None:
@@ -262,6 +262,18 @@ def test_a_broken_file_is_an_error_that_says_where(tmp_path: Path, text: str, sa
 
     assert says in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / ".agent_engine").mkdir()
+    (tmp_path / ".agent_engine" / "hooks.json").write_text('{"hooks": {"pre_write_code": "true"}}', "utf-8-sig")
+    assert HooksManager(tmp_path).has_hooks("pre_write_code")
+
+
+def test_a_folder_in_the_place_of_the_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".agent_engine" / "hooks.json").mkdir(parents=True)
+    with pytest.raises(HooksConfigError, match=r"hooks\.json cannot be read: Is a directory$"):
+        HooksManager(tmp_path)
 
 
 def test_reload_takes_the_new_file_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:

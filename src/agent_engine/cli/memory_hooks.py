@@ -78,10 +78,10 @@ def init(
     folder = workspace or Path.cwd()
     try:
         path = HooksManager.write_example(folder, force=force)
-    except FileExistsError as error:
-        typer.echo(f"{error}; --force writes over it.", err=True)
-        raise typer.Exit(PROBLEM) from None
     except OSError as error:
+        if isinstance(error, FileExistsError) and error.errno is None:
+            typer.echo(f"{error}; --force writes over it.", err=True)
+            raise typer.Exit(PROBLEM) from None
         typer.echo(f"{error.filename or folder} cannot be written: {error.strerror}", err=True)
         raise typer.Exit(PROBLEM) from None
     typer.echo(f"Wrote {path}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
@@ -367,6 +367,14 @@ def kinds_of(payload_type: type[Any], names: Iterable[str]) -> dict[str, tuple[t
         for start, kind, word in _KINDS
         if types.get(name, "").startswith(start) and " | " not in types[name]
     }
+
+
+def check_fields(event: HookEvent, values: Mapping[str, object]) -> None:
+    """Raises TypeError where a field that hooks may change is given something of the wrong kind."""
+    for name, (kind, word) in kinds_of(payload_type(event), CATALOGUE[event].changes).items():
+        if name in values and not isinstance(values[name], kind):
+            given = "None" if values[name] is None else type(values[name]).__name__
+            raise TypeError(f"{name} at {event} is {word}, not {given}")
 
 
 def wrong_kind(payload: Any, name: str, value: object) -> str | None:

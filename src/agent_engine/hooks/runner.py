@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 from agent_engine.hooks.matcher import Target
-from agent_engine.hooks.payloads import HookInput, kinds_of, payload_type, private_copy
+from agent_engine.hooks.payloads import HookInput, check_fields, payload_type, private_copy
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.registry import HookRegistry, get_default_registry, limit_of
 from agent_engine.hooks.result import HookExecutionResult, HookResult
@@ -153,9 +153,7 @@ def _built(event: HookEvent, data: Any) -> Any:
         raise TypeError(f"The payload of {event} is a {kind.__name__} or a dict of its fields, not {_kind(data)}")
     names = {field.name for field in dataclasses.fields(kind)}
     fields = {str(key): private_copy(value) for key, value in data.items() if str(key) in names}
-    for name, (expected, word) in kinds_of(kind, CATALOGUE[event].changes).items():
-        if name in fields and not isinstance(fields[name], expected):
-            raise TypeError(f"{name} at {event} is {word}, not {_kind(fields[name])}")
+    check_fields(event, fields)
     rest = {str(key): private_copy(value) for key, value in data.items() if str(key) not in names}
     if not rest:
         return kind(**fields)

@@ -73,11 +73,13 @@ class Config:
             HooksConfigError: it cannot be read, is not JSON, or holds something unknown.
         """
         try:
-            text = path.read_text("utf-8")
+            text = path.read_text("utf-8-sig")
         except FileNotFoundError:
             return cls()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise HooksConfigError(f"{path} cannot be read: {problem}") from None
+        except OSError as problem:
+            raise HooksConfigError(f"{path} cannot be read: {problem.strerror}") from None
+        except UnicodeDecodeError as problem:
+            raise HooksConfigError(f"{path} is not UTF-8 text: byte {problem.start} cannot be read as such") from None
         try:
             document = json.loads(text, object_pairs_hook=_unique)
         except json.JSONDecodeError as problem:
@@ -111,6 +113,8 @@ class _Reader:
     def _entry(self, given: object, where: str) -> Entry:
         if isinstance(given, str):
             given = {"command": given}
+        if not isinstance(given, dict):
+            raise self._wrong(where, "must be a command line, an object with a command, or a list of these")
         hook = self._object(given, where, ("command", "timeout", "enabled", "block_on_failure", "pass_input"))
         command = hook.get("command")
         if not isinstance(command, str) or not command.strip():
