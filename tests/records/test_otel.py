@@ -10,8 +10,16 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import (
+    error_attributes,
+    gen_ai_attributes,
+    http_attributes,
+    mcp_attributes,
+    user_attributes,
+)
 from tests.records.build import AT, hook_run, payload, run, tool_step
 
+from agent_engine.models.providers import PROVIDERS
 from agent_engine.records.journal import Entry, HookRan, StepClosed, StepOpened, open_journal
 from agent_engine.records.otel import OtelJournal
 
@@ -71,6 +79,51 @@ def test_spans_nest_as_the_run_did_and_carry_the_conventions_and_the_records_id(
     assert hook["agent_engine.hook.decision"] == "deny"
     assert spans["tools/call search"].status.status_code is trace.StatusCode.ERROR
     assert "planted-secret" not in str([span.to_json() for span in exporter.get_finished_spans()])
+
+
+def test_every_attribute_is_of_the_conventions_or_says_that_it_is_ours() -> None:
+    journal, exporter, _ = _journal()
+    for entry in _steps():
+        journal.write(entry)
+    known = {
+        value
+        for module in (error_attributes, gen_ai_attributes, http_attributes, mcp_attributes, user_attributes)
+        for name, value in vars(module).items()
+        if name.isupper()
+    }
+    used = {name for span in exporter.get_finished_spans() for name in span.attributes or {}}
+    assert {name for name in used if not name.startswith("agent_engine.")} <= known
+    spans = _spans(exporter)
+    for name in ("invoke_workflow demo", "invoke_agent main", "chat big-model"):
+        assert (spans[name].attributes or {})["gen_ai.conversation.id"] == "s1"
+    assert (spans["tools/call search"].attributes or {})["gen_ai.operation.name"] == "execute_tool"
+    operations = {(span.attributes or {}).get("gen_ai.operation.name") for span in spans.values()} - {None}
+    assert operations <= {one.value for one in gen_ai_attributes.GenAiOperationNameValues}
+
+
+def test_a_provider_has_the_name_that_the_conventions_give_it() -> None:
+    journal, exporter, _ = _journal()
+    for provider in PROVIDERS:
+        journal.write(StepOpened("r1", provider, None, "model", provider, "main", AT, {"provider": provider}))
+        journal.write(StepClosed("r1", provider, "ok", None, "ran", None, None, 1.0))
+    named = {name.removeprefix("chat "): dict(span.attributes or {}) for name, span in _spans(exporter).items()}
+    told = {provider: attributes["gen_ai.provider.name"] for provider, attributes in named.items()}
+    assert {name: told[name] for name in ("bedrock", "google", "google-cloud", "mistral", "xai", "groq", "ollama")} == {
+        "bedrock": "aws.bedrock", "google": "gcp.gemini", "google-cloud": "gcp.vertex_ai", "mistral": "mistral_ai",
+        "xai": "x_ai", "groq": "groq", "ollama": "ollama",
+    }  # fmt: skip
+    well_known = {one.value for one in gen_ai_attributes.GenAiProviderNameValues}
+    changed = {value for name, value in told.items() if name != value}
+    assert changed <= well_known
+
+
+def test_a_request_that_is_no_method_of_the_protocol_is_not_said_to_be_one() -> None:
+    journal, exporter, _ = _journal()
+    journal.write(StepOpened("r1", "q", None, "mcp", "stream", "main", AT, {"server_id": "docs"}))
+    journal.write(StepClosed("r1", "q", "ok", None, "ran", None, None, 1.0))
+    attributes = dict(_spans(exporter)["stream"].attributes or {})
+    assert "mcp.method.name" not in attributes
+    assert attributes["agent_engine.mcp.server"] == "docs"
 
 
 def test_what_a_tool_traces_itself_hangs_below_its_step_and_nothing_is_left_current() -> None:

@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agent_engine.records")
 
 _SCOPE = "agent_engine"
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "mistral": "mistral_ai",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+    "xai": "x_ai",
+}
+"""Providers that the GenAI conventions call otherwise than we do; any other keeps its name, as they want it."""
+_TRANSPORT_OPERATIONS = ("stream", "close")
+"""Requests to an MCP server that are no JSON-RPC method."""
 _LIMIT = 10_000
 
 
@@ -34,6 +47,7 @@ class _Open:
     span: Span
     context: Context
     token: Token[Context] | None
+    conversation: str | None
 
 
 class OtelJournal:
@@ -101,7 +115,7 @@ class OtelJournal:
         )
         name = f"invoke_workflow {entry.system}" if entry.system else "invoke_workflow"
         span = self._tracer.start_span(name, kind=SpanKind.INTERNAL, attributes=attributes, start_time=_ns(entry.at))
-        self._runs[entry.run_id] = self._enter(span, otel_context.get_current())
+        self._runs[entry.run_id] = self._enter(span, otel_context.get_current(), entry.session_id)
         _bound(self._runs)
 
     def _run_closed(self, entry: RunClosed) -> None:
@@ -119,11 +133,12 @@ class OtelJournal:
         parent = self._steps.get((entry.run_id, entry.parent_id)) if entry.parent_id is not None else None
         parent = parent or self._runs.get(entry.run_id)
         context = parent.context if parent is not None else otel_context.get_current()
-        name, kind, attributes = _described(entry)
+        conversation = parent.conversation if parent is not None else None
+        name, kind, attributes = _described(entry, conversation)
         span = self._tracer.start_span(
             name, context=context, kind=kind, attributes=_known(attributes), start_time=_ns(entry.at)
         )
-        self._steps[(entry.run_id, entry.step_id)] = self._enter(span, context)
+        self._steps[(entry.run_id, entry.step_id)] = self._enter(span, context, conversation)
         _bound(self._steps)
 
     def _step_closed(self, entry: StepClosed) -> None:
@@ -178,9 +193,9 @@ class OtelJournal:
         _fail(span, run.failure_type, run.broke, "the hook failed")
         span.end(start + int(run.duration_ms * 1_000_000))
 
-    def _enter(self, span: Span, parent: Context) -> _Open:
+    def _enter(self, span: Span, parent: Context, conversation: str | None) -> _Open:
         context = trace.set_span_in_context(span, parent)
-        return _Open(span, context, otel_context.attach(context))
+        return _Open(span, context, otel_context.attach(context), conversation)
 
     def _leave(self, opened: _Open, at: int | None) -> None:
         opened.span.end(at)
@@ -190,19 +205,22 @@ class OtelJournal:
                 opened.token.var.reset(opened.token)
 
 
-def _described(entry: StepOpened) -> tuple[str, SpanKind, dict[str, Any]]:
+def _described(entry: StepOpened, conversation: str | None) -> tuple[str, SpanKind, dict[str, Any]]:
     detail = entry.detail
     attributes: dict[str, Any] = {
         "agent_engine.run.id": entry.run_id,
         "agent_engine.step.id": entry.step_id,
         "gen_ai.agent.name": entry.agent,
     }
+    if entry.kind in ("agent", "model"):
+        attributes["gen_ai.conversation.id"] = conversation
     if entry.kind == "agent":
         return f"invoke_agent {entry.name}", SpanKind.INTERNAL, {**attributes, "gen_ai.operation.name": "invoke_agent"}
     if entry.kind == "model":
         model = detail.get("model") or entry.name
         attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
-        attributes["gen_ai.provider.name"] = detail.get("provider")
+        provider = detail.get("provider")
+        attributes["gen_ai.provider.name"] = _PROVIDERS.get(str(provider), provider)
         return f"chat {model}", SpanKind.CLIENT, attributes
     if entry.kind == "tool":
         attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": entry.name}
@@ -211,7 +229,8 @@ def _described(entry: StepOpened) -> tuple[str, SpanKind, dict[str, Any]]:
         return f"execute_tool {entry.name}", SpanKind.INTERNAL, attributes
     if entry.kind == "mcp":
         tool = detail.get("tool_name")
-        attributes |= {"mcp.method.name": entry.name, "gen_ai.tool.name": tool}
+        attributes["mcp.method.name"] = None if entry.name in _TRANSPORT_OPERATIONS else entry.name
+        attributes |= {"gen_ai.operation.name": "execute_tool" if tool else None, "gen_ai.tool.name": tool}
         attributes |= {
             "agent_engine.mcp.server": detail.get("server_id"),
             "agent_engine.attempt": detail.get("attempt"),
