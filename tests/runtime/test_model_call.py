@@ -12,7 +12,7 @@ from agent_engine.hooks.errors import HookExecutionError, LimitReached, RunBlock
 from agent_engine.hooks.middleware import MiddlewareChain, ModelResponse
 from agent_engine.models.base import ModelResponse as Given
 from agent_engine.models.base import ToolCall, Usage
-from agent_engine.models.errors import ModelError
+from agent_engine.models.errors import ModelConfigError, ModelError
 from agent_engine.models.scripted import ScriptedModel, Turn
 from agent_engine.runtime.limits import Limits
 
@@ -493,3 +493,33 @@ async def test_an_answer_without_a_text_has_an_empty_one(face: str) -> None:
     result = await one.run() if face == "run" else (await one.events())[-1].result
     assert result is not None
     assert (result.output, trace.one("after_llm").response) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value", "said"),
+    [
+        ("before_llm", "messages", ["no message"], "each a dict"),
+        ("after_llm", "tool_calls", ["no call"], "a list of {id, name, arguments}"),
+        ("before_tool_definitions", "tool_definitions", ["no tool"], "a list of {name, description, parameters}"),
+    ],
+)
+async def test_what_hooks_leave_and_nobody_can_use_fails_the_call_and_is_told(
+    event: str, field: str, value: list[Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = made(["answer"], [work])
+    one.registry.register_function(event, lambda seen: HookResult.modify(**{field: value}), sequential=True)
+    trace = listen(one.registry)
+    with pytest.raises(HookExecutionError, match=f"failed at {event}: bad_edit"):
+        await one.run()
+    assert said in caplog.text
+    assert unbalanced(trace.names) == []
+
+
+async def test_a_call_whose_hooks_name_a_model_that_is_not_there_has_its_closing_event() -> None:
+    one = made(["answer"])
+    one.registry.register_function("before_llm", lambda seen: HookResult.modify(model="nobody:x"), sequential=True)
+    trace = listen(one.registry)
+    with pytest.raises(ModelConfigError, match="nobody"):
+        await one.run()
+    assert trace.statuses("after_llm") == ["error"]
+    assert unbalanced(trace.names) == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_engine.hooks import payloads
-from agent_engine.hooks.errors import HookExecutionError, RunBlocked
+from agent_engine.hooks.errors import HookExecutionError, HookFailure, RunBlocked
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.payloads import private_copy
 from agent_engine.models.base import Message, ModelResponse, ToolDefinition, Usage
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from agent_engine.models.base import Model, ModelSettings, ToolCall
     from agent_engine.runtime.step import Step
     from agent_engine.runtime.turn import Turn
+
+
+logger = logging.getLogger("agent_engine.runtime")
 
 
 class ModelHooks:
@@ -101,24 +105,29 @@ class ModelHooks:
         """before_llm: it changes this one call. Raises RunBlocked where it is refused."""
         self._passes += 1
         plan = self.step.plan(HookEvent.BEFORE_LLM, self.model.name)
-        if plan is not None:
-            payload = payloads.BeforeLLMInput(
-                **self.step.base(),
-                messages=private_copy(list(self.messages)),
-                model=self.model.name,
-                temperature=self.settings.temperature,
-                max_tokens=self.settings.max_tokens,
-                extra=self._extra(),
-            )
-            verdict = await plan.dispatch(payload, self.step)
-            if refuses(verdict):
-                raise RunBlocked(HookEvent.BEFORE_LLM, verdict.hook, verdict.public_reason)
-            if verdict.changed:
-                changed = verdict.payload
-                self._use(changed.messages, changed.model, changed.temperature, changed.max_tokens)
-            if verdict.additional_context:
-                self.messages = with_notes(self.messages, verdict.additional_context)
+        if plan is None:
+            self._passed = True
+            return
+        payload = payloads.BeforeLLMInput(
+            **self.step.base(),
+            messages=private_copy(list(self.messages)),
+            model=self.model.name,
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.max_tokens,
+            extra=self._extra(),
+        )
+        verdict = await plan.dispatch(payload, self.step)
+        if refuses(verdict):
+            raise RunBlocked(HookEvent.BEFORE_LLM, verdict.hook, verdict.public_reason)
         self._passed = True
+        if verdict.changed:
+            left = verdict.payload
+            try:
+                self._use(left.messages, left.model, left.temperature, left.max_tokens)
+            except TypeError as problem:
+                raise bad_edit(HookEvent.BEFORE_LLM, verdict.hook, problem) from problem
+        if verdict.additional_context:
+            self.messages = with_notes(self.messages, verdict.additional_context)
 
     async def pass_again(self, request: middleware.ModelRequest) -> None:
         """A wrapper calls on; a changed request passes before_llm (and before_tool_definitions) again."""
@@ -152,6 +161,8 @@ class ModelHooks:
         )
 
     def _use(self, messages: list[Message], model: str, temperature: float | None, max_tokens: int | None) -> None:
+        if not all(isinstance(message, dict) for message in messages):
+            raise TypeError("messages must be a list of messages in the chat shape, each a dict")
         self.messages = without_stale_parts(messages, self.messages)
         if model != self.model.name:
             self.model = self.turn.state.host.model_named(model, self.model, self.turn.node)
@@ -218,7 +229,10 @@ class ModelHooks:
         from agent_engine.runtime.adapters import calls_from
 
         left = verdict.payload
-        calls = self._checked(lambda: calls_from(left.tool_calls, response.tool_calls), verdict.hook)
+        try:
+            calls = calls_from(left.tool_calls, response.tool_calls)
+        except TypeError as problem:
+            raise bad_edit(HookEvent.AFTER_LLM, verdict.hook, problem) from problem
         if left.response == response.text and calls is response.tool_calls:
             return response
         # The provider's own parts hold the original words: they do not outlive a change.
@@ -250,11 +264,12 @@ class ModelHooks:
             error_type=error_type,
         )
 
-    def _checked(self, make: Callable[[], Sequence[ToolCall]], hook: str | None) -> Sequence[ToolCall]:
-        try:
-            return make()
-        except TypeError as problem:
-            raise HookExecutionError(HookEvent.AFTER_LLM, hook or "", problem) from problem
+
+def bad_edit(event: HookEvent, hook: str | None, problem: TypeError) -> HookExecutionError:
+    """The error for what hooks have left and nobody can use; the log says what is wrong with it. Which of several it
+    was is not known any more."""
+    logger.error("What the hooks at %s left cannot be used: %s", event, problem)
+    return HookExecutionError(event, hook or "unknown", HookFailure(str(problem), "bad_edit", cause=problem))
 
 
 def shown_definitions(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -278,7 +293,7 @@ def definitions_from(
     for entry in shown:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             problem = TypeError("tool_definitions must be a list of {name, description, parameters}")
-            raise HookExecutionError(HookEvent.BEFORE_TOOL_DEFINITIONS, hook or "", problem)
+            raise bad_edit(HookEvent.BEFORE_TOOL_DEFINITIONS, hook, problem)
         old = known.get(entry["name"])
         parameters = entry.get("parameters")
         definitions.append(
