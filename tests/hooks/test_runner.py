@@ -457,6 +457,16 @@ def test_what_matchers_are_tried_against_is_text(name: Any) -> None:
         fire_hook(E.BEFORE_TOOL, {"tool_name": name}, registry=registry)
 
 
+def test_a_target_is_a_name_or_several_names_of_one_thing() -> None:
+    registry = HookRegistry()
+    registry.register_function("before_tool", lambda payload: None, matcher="mcp__files__read")
+    for target, rows in (("mcp__files__read", 1), (["read", "mcp__files__read"], 1), (("read",), 0)):
+        assert len(fire_hook("before_tool", target=target, registry=registry)) == rows  # type: ignore[arg-type]  # a list
+    for wrong in (5, {"read"}, ["read", 5]):
+        with pytest.raises(TypeError, match="target is a name, or several names of one thing, not "):
+            fire_hook("before_tool", target=wrong, registry=registry)  # type: ignore[arg-type]  # on purpose
+
+
 @pytest.mark.parametrize(
     ("event", "field", "value", "problem"),
     [

@@ -164,6 +164,7 @@ def _built(event: HookEvent, data: Any) -> Any:
 
 async def _fire(scope: HookScope, event: HookEvent, data: Any, target: Target, site: Site) -> list[HookExecutionResult]:
     payload = build_payload(event, data)
+    target = _names(target)
     if target is None:
         attribute = CATALOGUE[event].target
         target = None if attribute is None else getattr(payload, attribute, None) or None
@@ -173,6 +174,14 @@ async def _fire(scope: HookScope, event: HookEvent, data: Any, target: Target, s
         return []
     with _under_way(event):
         return (await plan.dispatch_rows(payload, site))[1]
+
+
+def _names(target: object) -> Target:
+    if target is None or isinstance(target, str):
+        return target
+    if isinstance(target, list | tuple) and all(isinstance(name, str) for name in target):
+        return tuple(target)
+    raise TypeError(f"target is a name, or several names of one thing, not {_kind(target)}")
 
 
 class _Firing:
