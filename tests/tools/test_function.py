@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from agent_engine.hooks.managed import RunContext
 from agent_engine.hooks.workers import Errand
@@ -561,3 +561,23 @@ def test_a_thousand_tools_cost_little_until_they_are_used() -> None:
     assert len(made) == 1000
     assert used / 1000 < 700
     assert [tool_of(function) for function in functions] == made
+
+
+class Breaks(BaseModel):
+    """A type whose validator breaks."""
+
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def breaks(cls, value: int) -> int:
+        raise (KeyError, SystemExit)[value]
+
+
+@pytest.mark.parametrize(("number", "error"), [(0, "KeyError"), (1, "SystemExit")])
+def test_a_type_whose_validator_breaks_says_no_to_the_arguments(number: int, error: str) -> None:
+    def act(part: Breaks) -> None:
+        """Act."""
+
+    with pytest.raises(ArgumentsInvalid, match=rf"could not be checked \({error}\)"):
+        FunctionTool(act).validate({"part": {"number": number}})

@@ -75,7 +75,7 @@ class Shape:
         except ValidationError as error:
             problems = [_problem(entry) for entry in error.errors(include_url=False, include_input=False)]
             raise ArgumentsInvalid(invalid_text(self.tool_name, problems, self._names)) from None
-        except Exception as error:  # a validator of the user's own types may raise anything
+        except (Exception, SystemExit) as error:  # a validator of the user's own types may raise anything
             problem = f"the arguments could not be checked ({type(error).__name__})"
             raise ArgumentsInvalid(invalid_text(self.tool_name, [problem], self._names)) from error
         given, fields = made.__pydantic_fields_set__, made.__dict__
