@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -148,6 +149,28 @@ async def test_what_a_late_hook_edits_is_never_taken_over(
     if sink:
         assert [run.decision for run in told] == ["modify", "failed", "modify"][: 3 if policy == "warn" else 2]
         assert told[1].failure_type == "timeout"
+
+
+@pytest.mark.parametrize("ends", ["late", "cancelled"])
+@pytest.mark.parametrize("sink", [False, True], ids=["untold", "told"])
+async def test_a_coroutine_that_nobody_waits_for_any_more_is_not_complained_about(
+    kernel: Any, gate: Gate, sequential: bool, sink: bool, ends: str, until: Any, clock: Clock
+) -> None:
+    """Python would say that it was never awaited, some time or other."""
+    gate.value = asyncio.sleep(0)
+    kernel.registry.register_function(E.BEFORE_TOOL, gate.sync, timeout=60, sequential=sequential)
+    site = Site(sink=(lambda site, run: None) if sink else None)
+    dispatch = asyncio.create_task(kernel.dispatch(E.BEFORE_TOOL, BeforeToolInput(), site))
+    await until(gate.began.is_set)
+    if ends == "late":
+        clock.put_forward(60)
+        assert (await dispatch).denied
+    else:
+        dispatch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dispatch
+    gate.release.set()
+    await until(lambda: inspect.getcoroutinestate(gate.value) == inspect.CORO_CLOSED)
 
 
 @pytest.mark.parametrize("how", ["sync", "later"])

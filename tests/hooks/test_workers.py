@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import subprocess
 import sys
 import threading
@@ -88,6 +89,39 @@ async def test_cancelled_work_counts_from_its_limit_on(clock: Clock) -> None:
     assert overrun() == 1
     release.set()
     await until(lambda: overrun() == 0)
+
+
+@pytest.mark.parametrize("ends", ["late", "cancelled", "cancelled when it is done"])
+async def test_a_coroutine_that_comes_too_late_is_forgotten(
+    ends: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, began, reported = threading.Event(), threading.Event(), threading.Event()
+    report = Errand.report
+    later = asyncio.sleep(0)
+
+    def work() -> object:
+        began.set()
+        release.wait(60)
+        return later
+
+    def reports(errand: Errand[object]) -> None:
+        report(errand)
+        reported.set()
+
+    monkeypatch.setattr(Errand, "report", reports)
+    task = asyncio.create_task(run_in_worker(work, limit=60))
+    await until(began.is_set)
+    if ends == "cancelled when it is done":
+        release.set()
+        assert reported.wait(60)  # the loop stands still, and does not know it yet
+    if ends == "late":
+        clock.put_forward(60)
+    else:
+        task.cancel()
+    with pytest.raises(Overran if ends == "late" else asyncio.CancelledError):
+        await task
+    release.set()
+    await until(lambda: inspect.getcoroutinestate(later) == inspect.CORO_CLOSED)
 
 
 async def test_the_context_is_copied_in_and_changes_stay_in_it() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.limits import Outcome, TimedOut, pressed
 from agent_engine.hooks.together import is_awaitable
-from agent_engine.hooks.workers import Errand, carry_back
+from agent_engine.hooks.workers import Errand, carry_back, forget
 
 if TYPE_CHECKING:
     from agent_engine.hooks.dispatch import Dispatch
@@ -57,6 +57,12 @@ class Stage:
                 if self._late():
                     errand.leave(overran=True)
                     break
+        except BaseException:
+            with self._lock:
+                self._closed = True
+            if self.awaitable is not None:
+                forget(self.awaitable[1])
+            raise
         finally:
             with self._lock:
                 self._closed = True
@@ -79,6 +85,7 @@ class Stage:
             value, error = (None, None) if ran is None else self._context.run(call, ran, self._dispatch.site)
             with self._lock:
                 if self._closed:
+                    forget(value)
                     return
                 self._on = self._ran = None
                 if ran is not None and not self._settle(ran, value, error):

@@ -166,7 +166,7 @@ class Patience:
     def __init__(self) -> None:
         self._paused = 0
 
-    def rewards(self, errand: Errand[None]) -> bool:
+    def rewards(self, errand: Errand[Any]) -> bool:
         """True where the work is done within that moment."""
         if self._paused:
             self._paused -= 1
@@ -188,7 +188,7 @@ async def relay(
     one = _Relay(pending, worked_on)
     before = contextvars.copy_context()
     context = before.copy()
-    errand: Errand[None] = Errand(partial(context.run, one.work))
+    errand: Errand[Any] = Errand(partial(context.run, one.work))
     try:
         errand.start()
     except RuntimeError as error:
@@ -233,13 +233,13 @@ class _Relay:
         self._pending = pending
         self._payload = payload
 
-    def work(self) -> None:
+    def work(self) -> Any:
         pending, payload, clock = self._pending, self._payload, time.monotonic
         for call in pending:
             value = call(payload)
             if value is not None and value is not True and value is not payload:
                 self.said = value
-                return
+                return value
             self.started = clock()  # before the next one is taken: so a hook is never found older than it is
 
 

@@ -18,7 +18,7 @@ from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.folding import Folding
 from agent_engine.hooks.limits import GRACE, Outcome, TimedOut, close, pressed, within
 from agent_engine.hooks.payloads import private_copy
-from agent_engine.hooks.workers import Errand
+from agent_engine.hooks.workers import Errand, forget
 
 __all__ = ["DISCARDED", "Edits", "Job", "is_awaitable", "run_together"]
 
@@ -207,13 +207,14 @@ class _Tasks:
 class _Threads:
     """Sync jobs: a list of work that one thread begins, and that others share as soon as it takes longer."""
 
-    __slots__ = ("_errands", "_jobs", "_lock", "_next")
+    __slots__ = ("_closed", "_errands", "_jobs", "_lock", "_next")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
         self._errands: list[Errand[None]] = []
         self._lock = threading.Lock()
         self._next = 0
+        self._closed = False
         for job in jobs:
             job._context = contextvars.copy_context()
 
@@ -256,8 +257,9 @@ class _Threads:
             assert job._context is not None
             value, error = job._context.run(_outcome, job.call)
             with self._lock:
-                if job.settled:
-                    return  # it was late: this thread has been given up
+                if job.settled or self._closed:
+                    forget(value)  # it was late: this thread has been given up
+                    return
                 job.settled = True
                 job.value, job.error = value, error
                 job.ended()
@@ -296,6 +298,9 @@ class _Threads:
         """Begin nothing more, and wait for nothing."""
         with self._lock:
             self._next = len(self._jobs)
+            self._closed = True
+            for job in self._jobs:
+                forget(job.value)
         for errand in self._errands:
             errand.leave()
 

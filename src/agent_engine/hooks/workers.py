@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import math
 import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from agent_engine.hooks.alarm import alarms
 
-__all__ = ["MOST_OVERRUN", "Errand", "Overran", "carry_back", "overrun", "run_in_worker"]
+__all__ = ["MOST_OVERRUN", "Errand", "Overran", "carry_back", "forget", "overrun", "run_in_worker"]
 
 MOST_OVERRUN = 64
 """With this many threads in the process past their limit, further synchronous hooks fail at once."""
@@ -135,6 +137,8 @@ class Errand(Generic[T]):
             self._done = True
             waiter = self._waiter
             _left.discard(self)
+        if self.left:
+            forget(self.value)
         self._ended.release()
         if waiter is not None:
             try:
@@ -167,7 +171,8 @@ class Errand(Generic[T]):
         try:
             await waiter
         except BaseException:
-            self.leave()
+            if not self.leave():
+                forget(self.value)
             raise
         finally:
             self._waiter = None
@@ -185,6 +190,12 @@ class Errand(Generic[T]):
             self.left = True
             _left.add(self)
             return True
+
+
+def forget(value: object) -> None:
+    """Drop what came too late: of a coroutine that nobody awaits Python would complain, some time or other."""
+    if isinstance(value, types.CoroutineType) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
 
 
 def overrun() -> int:
