@@ -332,3 +332,15 @@ def test_a_file_where_the_folder_of_memory_hooks_would_be_is_told(tmp_path: Path
     (tmp_path / ".agent_engine").touch()
     done = agentctl("memory-hooks", "init", "-w", tmp_path)
     assert (done.code, "cannot be written" in done.err, "--force" in done.err) == (1, True, False)
+
+
+def test_a_trial_marks_the_hooks_that_count_for_nothing(place: Path, agentctl: Agentctl) -> None:
+    (place / "rehearsal.py").write_text(
+        "from agent_engine.hooks import add_hook\n"
+        "add_hook('before_tool', lambda payload: 'no', shadow=True, sequential=True, name='rule')\n"
+        "add_hook('before_tool', lambda payload: 1 / 0, observe=True, name='look')\n"
+    )
+    done = agentctl("hooks", "test", "before_tool", "--import", "rehearsal")
+    rule, look = (line.split() for line in done.out.splitlines()[1:3])
+    assert (done.code, rule[:5]) == (0, ["rule", "in", "order,", "shadow", "deny"])
+    assert look[:4] == ["look", "parallel,", "observe", "failed"]

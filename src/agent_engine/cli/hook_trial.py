@@ -141,6 +141,8 @@ def trial_row(trial: Trial) -> dict[str, Any]:
                 "id": run.hook.id,
                 "name": run.hook.name,
                 "mode": run.mode,
+                "observe": run.observe,
+                "shadow": run.shadow,
                 "decision": run.decision,
                 "reason": run.reason,
                 "changed": list(run.changed),
@@ -156,15 +158,19 @@ def show_hooks(hooks: Iterable[HookDefinition]) -> None:
     """A table of hooks, in the order they run."""
     table = _table("event", "hook", "type", "mode", "prio", "for", "on failure", "declared at")
     for hook in hooks:
-        marks = [word for word, on in (("observe", hook.observe), ("shadow", hook.shadow)) if on]
-        mode = "in order" if hook.runs_sequentially else "parallel"
         table.add_row(
             *_cells(
-                str(hook.event), hook.name, hook.kind, ", ".join([mode, *marks]), str(hook.priority),
+                str(hook.event), hook.name, hook.kind, _mode(hook), str(hook.priority),
                 _meant_for(hook), hook.failure_policy, hook.source,
             )
         )  # fmt: skip
     _print(table)
+
+
+def _mode(hook: HookDefinition) -> str:
+    """How a hook runs, and whether it counts."""
+    marks = [word for word, on in (("observe", hook.observe), ("shadow", hook.shadow)) if on]
+    return ", ".join(["in order" if hook.runs_sequentially else "parallel", *marks])
 
 
 def _meant_for(hook: HookDefinition) -> str:
@@ -184,7 +190,12 @@ def show_trial(trial: Trial) -> None:
     table = _table("hook", "mode", "decision", "changed", "ms", "reason")
     for run in trial.runs:
         cells = _cells(
-            run.hook.name, run.mode, run.decision, ", ".join(run.changed), f"{run.duration_ms:.2f}", run.reason or ""
+            run.hook.name,
+            _mode(run.hook),
+            run.decision,
+            ", ".join(run.changed),
+            f"{run.duration_ms:.2f}",
+            run.reason or "",
         )
         table.add_row(*cells, style=_STYLES.get(run.decision, ""))
     _print(table)
