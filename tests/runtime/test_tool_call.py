@@ -416,6 +416,32 @@ async def test_what_ends_a_run_inside_a_task_group_of_a_body_is_not_a_failure_of
     assert ran == []
 
 
+@pytest.mark.parametrize("observes", [False, True])
+@pytest.mark.parametrize("in_a_thread", [False, True])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, Unheard])
+async def test_a_wrapper_that_raises_what_ends_more_than_itself_has_failed_and_the_loop_goes_on(
+    error: type[BaseException], in_a_thread: bool, observes: bool
+) -> None:
+    def sync(request: Any, call_next: Any) -> Any:
+        raise error
+
+    async def on_the_loop(request: Any, call_next: Any) -> Any:
+        raise error
+
+    work = Work()
+    wrapper = sync if in_a_thread else on_the_loop
+    chain = MiddlewareChain([wrap_tool_call(observe=True)(wrapper) if observes else wrap_tool_call(wrapper)])
+    one = made([call("work"), "answer"], [work.tool()], middleware=chain)
+    trace = listen(one.registry)
+    if observes:
+        assert (await one.run()).output == "answer"
+    else:
+        with pytest.raises(HookExecutionError, match=error.__name__):
+            await one.run()
+    assert len(work.seen) == observes
+    assert unbalanced(trace.names) == []
+
+
 class Broken(dict[str, Any]):
     """A dict that cannot be read."""
 

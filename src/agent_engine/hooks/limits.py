@@ -47,8 +47,8 @@ class TimedOut(TimeoutError):
 
 
 class Escaped(Exception):
-    """A body raised what would end more than the body: its task, a generator, the interpreter. That is a failure of
-    its own. ``by`` is what it raised."""
+    """A tool, a model or a wrapper raised what would end more than itself: its task, a generator, the interpreter. That
+    is a failure of its own. ``by`` is what it raised."""
 
     def __init__(self, by: BaseException) -> None:
         cancelled = isinstance(by, asyncio.CancelledError)
@@ -95,7 +95,7 @@ def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, An
     its grace to end; then it is closed where it stands, and whatever it made of the cancellation, the caller has it.
 
     Raises:
-        Escaped: a tool or a model raised what is no Exception, and nobody outside asked for that.
+        Escaped: it raised what is no Exception, and nobody outside asked for that.
     """
     steps = _steps(awaitable)
     try:
@@ -103,7 +103,7 @@ def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, An
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # it is the awaitable's own
     except BaseException as raised:
-        if around or not _escapes(raised):
+        if not _escapes(raised):
             raise
         raise Escaped(raised) from raised
     grace = AROUND_GRACE if around else BODY_GRACE
@@ -112,7 +112,7 @@ def ended(awaitable: Awaitable[T], *, around: bool = False) -> Generator[Any, An
         result: T = value
         return result
     try:
-        if around or not _escapes(error):
+        if not _escapes(error):
             raise error
         raise Escaped(error) from error
     finally:

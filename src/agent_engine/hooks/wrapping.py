@@ -23,7 +23,7 @@ from agent_engine.hooks.errors import (
     guardrail_in,
 )
 from agent_engine.hooks.layer import Layer, copy_of, log_failure
-from agent_engine.hooks.limits import being_cancelled, ended
+from agent_engine.hooks.limits import Escaped, ended
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
 
@@ -106,15 +106,14 @@ async def _wrapper(
         if isinstance(said, HookResult) and said.decision in STRICTNESS and said.is_denied():
             raise GuardrailBlocked(said.reason or "Denied by hook")
         raise TypeError(f"{layer.name} returned a {type(said).__name__}; it must return a {answers.__name__}")
-    except (Exception, SystemExit, asyncio.CancelledError) as problem:
-        if isinstance(problem, asyncio.CancelledError) and being_cancelled():
-            raise
-        if any(problem is one for one in from_inside):
-            raise
-        refusal = guardrail_in(problem)
-        if refusal is not None:
-            raise refusal from None
-        raise HookExecutionError(layer.kind, layer.name, problem) from problem
+    except Exception as error:  # noqa: BLE001 - raised below, as what it is
+        problem = error.by if isinstance(error, Escaped) else error
+    if any(problem is one for one in from_inside):
+        raise problem
+    refusal = guardrail_in(problem)
+    if refusal is not None:
+        raise refusal from None
+    raise HookExecutionError(layer.kind, layer.name, problem) from problem
 
 
 async def _observer(
@@ -139,9 +138,8 @@ async def _observer(
     try:
         sent = copy_of(request)
         await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
-    except (Exception, SystemExit, asyncio.CancelledError) as problem:  # an observer's failure is nobody else's
-        if isinstance(problem, asyncio.CancelledError) and being_cancelled():
-            raise
+    except Exception as error:  # noqa: BLE001 - an observer's failure is nobody else's
+        problem = error.by if isinstance(error, Escaped) else error
         if not any(problem is one for one in failed):
             log_failure(layer, problem)
     if failed:
@@ -164,7 +162,16 @@ async def _in_worker(layer: Layer, request: Any, passed_on: Callable[[Any], Coro
     very task.
     """
     bridge = _Bridge(passed_on)
-    worker = asyncio.ensure_future(run_in_worker(layer.function, request, bridge.call_next, limit=None))
+
+    def work() -> Any:
+        try:
+            return layer.function(request, bridge.call_next)
+        except Exception:
+            raise
+        except BaseException as problem:
+            raise Escaped(problem) from problem  # as it is, it would end the loop and not this call
+
+    worker = asyncio.ensure_future(run_in_worker(work, limit=None))
     worker.add_done_callback(bridge.wake)
     try:
         while not worker.done():
