@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,67 @@ async def test_a_check_that_wants_to_exit_has_failed() -> None:
 
     assert result.blocked
     assert result.error == "Verification 'exits' broke: SystemExit"
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: CommandVerificationHook("t", ""), "there is no command, and nothing would be verified"),
+        (lambda: CommandVerificationHook("t", " \n"), "there is no command"),
+        (lambda: CommandVerificationHook("t", []), "command is one shell line, or a list of words"),
+        (lambda: CommandVerificationHook("t", None), "command is one shell line"),  # type: ignore[arg-type]  # on purpose
+        (lambda: CommandVerificationHook("t", "true", timeout=0), "timeout is a number of seconds above 0, not 0"),
+        (lambda: FileCheckHook("t", "a", contains=""), "contains is text, not ''"),
+        (lambda: FileCheckHook("t", "a", json_field=5), "json_field is text, not 5"),  # type: ignore[arg-type]  # likewise
+    ],
+)
+def test_a_verification_of_nothing_is_refused_when_it_is_made(make: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (True, "its check returned a bool"),
+        (False, "its check returned a bool"),
+        ("", "its check returned an empty text"),
+    ],
+)
+async def test_a_check_that_says_something_else_has_verified_nothing(said: Any, problem: str) -> None:
+    class Says(BaseVerificationHook):
+        async def check(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:
+            return said  # type: ignore[no-any-return]  # on purpose
+
+    assert await error_of(Says("v")) == (
+        f"Verification 'v' broke: {problem}; it returns None where all is well, else what is not, as text"
+    )
+
+
+async def test_a_check_that_is_not_async_or_cancels_itself_has_verified_nothing() -> None:
+    class Sync(BaseVerificationHook):
+        def check(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:  # type: ignore[override]
+            return None
+
+    class Cancels(BaseVerificationHook):
+        async def check(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:
+            raise asyncio.CancelledError
+
+    assert "its check is no async method" in (await error_of(Sync("v")) or "")
+    assert await error_of(Cancels("v")) == "Verification 'v' broke: CancelledError"
+
+
+async def test_a_check_that_is_cancelled_from_outside_has_not_ended() -> None:
+    began = asyncio.Event()
+
+    class Waits(BaseVerificationHook):
+        async def check(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:
+            began.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    task = asyncio.create_task(Waits("v").verify())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -8,7 +8,10 @@ context.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -16,10 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from agent_engine.hooks.limits import being_cancelled
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.process import NotStarted, run_process, safe_environment
 from agent_engine.hooks.result import HookResult
+from agent_engine.hooks.rows import text_of
 from agent_engine.hooks.workers import run_in_worker
+
+logger = logging.getLogger("agent_engine.hooks")
 
 
 @dataclass(slots=True)
@@ -75,12 +82,28 @@ class BaseVerificationHook:
         result = VerificationResult(self.name, success=False, blocking=self.blocking)
         started = time.perf_counter()
         try:
-            result.error = await self.check(context or {}, result)
-        except (Exception, SystemExit) as problem:  # noqa: BLE001 - a check that broke has not verified anything
+            result.error = await self._checked(context or {}, result)
+        except (Exception, SystemExit, asyncio.CancelledError) as problem:  # what broke has not verified anything
+            if isinstance(problem, asyncio.CancelledError) and being_cancelled():
+                raise
             result.error = f"Verification '{self.name}' broke: {type(problem).__name__}"
+            logger.warning("%s: %s", result.error, text_of(problem))
         result.success = result.error is None
         result.duration_ms = (time.perf_counter() - started) * 1000
         return result
+
+    async def _checked(self, context: Mapping[str, Any], result: VerificationResult) -> str | None:
+        said: Any = self.check(context, result)
+        if inspect.isawaitable(said):
+            said = await said
+            if said is None or (isinstance(said, str) and said):
+                return said
+            wrong = "its check returned an empty text" if said == "" else f"its check returned a {type(said).__name__}"
+        else:
+            wrong = "its check is no async method"
+        return (
+            f"Verification '{self.name}' broke: {wrong}; it returns None where all is well, else what is not, as text"
+        )
 
     def verify_sync(self, context: Mapping[str, Any] | None = None) -> VerificationResult:
         """verify for code without an event loop."""
@@ -96,6 +119,9 @@ class BaseVerificationHook:
 
 class CommandVerificationHook(BaseVerificationHook):
     """A command that must end with exit code 0, such as a test run.
+
+    Raises:
+        ValueError: there is no command, or the limit is none.
 
     Args:
         name: what it is called.
@@ -114,6 +140,13 @@ class CommandVerificationHook(BaseVerificationHook):
         blocking: bool = True,
     ) -> None:
         super().__init__(name, blocking=blocking)
+        words = [command] if isinstance(command, str) else command
+        if not isinstance(words, list | tuple) or not words or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"Verification '{name}': command is one shell line, or a list of words")
+        if not words[0].strip():
+            raise ValueError(f"Verification '{name}': there is no command, and nothing would be verified")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+            raise ValueError(f"Verification '{name}': timeout is a number of seconds above 0, not {timeout!r}")
         self.command = command
         self.cwd = cwd
         self.timeout = timeout
@@ -148,6 +181,9 @@ class FileCheckHook(BaseVerificationHook):
         json_field: where in a JSON file to look, as keys and indexes joined by dots: ``summary.items.0``.
         equals: what that field must be; None: it need only be there. Without json_field: the whole text.
         blocking: whether its failure holds the answer back.
+
+    Raises:
+        ValueError: contains or json_field is no text, or names nothing.
     """
 
     def __init__(
@@ -162,6 +198,9 @@ class FileCheckHook(BaseVerificationHook):
         blocking: bool = True,
     ) -> None:
         super().__init__(name, blocking=blocking)
+        for key, value in (("contains", contains), ("json_field", json_field)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"Verification '{name}': {key} is text, not {value!r}")
         self.path = Path(path)
         self.exists = exists
         self.non_empty = non_empty
