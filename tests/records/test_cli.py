@@ -195,6 +195,8 @@ def test_verify_holds_and_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["stats", "--since", "9" * 400 + "d"], 2, "longer than anything lasts here"),
         (["verify", "--head", "zzz"], 2, "is no head"),
         (["export", "--format", "xml"], 2, "There is no format"),
+        (["list", "--limit", "9" * 20], 2, "Invalid value for"),
+        (["tail", "--no-follow", "--limit", "9" * 20], 2, "Invalid value for"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(
@@ -205,6 +207,35 @@ def test_what_is_wrong_is_said_in_a_sentence(
     assert done.exit_code == code
     assert says in done.output
     assert "secret" not in done.output
+
+
+@pytest.mark.parametrize("value", ['"x"', "NaN", "1e300", "[1]", "{}"])
+def test_a_log_that_was_edited_into_nonsense_is_one_sentence(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "r.jsonl"
+    asyncio.run(record(f"jsonl:{path}", run("r1", tool_step("r1", hooks=[hook_run()]))))
+    path.write_text(path.read_text().replace('"at":1800000000.0', f'"at":{value}'))
+    done = agentctl("records", "list", "--store", f"jsonl:{path}")
+    assert done.exit_code == 1
+    assert "holds an entry that no writer of records makes" in done.output
+
+
+def test_a_time_of_no_calendar_is_shown_as_its_number(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'r.db'}"
+    asyncio.run(record(address, run("r1", tool_step("r1", hooks=[hook_run(started_at=1e15)]), at=-1e15)))
+    assert '"at": "1e+15"' in agentctl("records", "list", "--store", address, "--json").output
+    assert "-1e+15" in agentctl("records", "list", "--runs", "--store", address).output
+
+
+def test_a_damaged_store_is_said_to_be_damaged(tmp_path: Path) -> None:
+    for name, content in (("text.db", b"hello, this is no database" * 100), ("cut.db", b"")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        if not content:
+            asyncio.run(record(f"sqlite:{path}", run("r1")))
+            path.write_bytes(path.read_bytes()[:20_000])
+        done = agentctl("records", "stats", "--store", f"sqlite:{path}")
+        assert done.exit_code == 1
+        assert "it is damaged, or no SQLite file" in done.output
 
 
 def test_replay_shows_what_a_changed_policy_would_do(

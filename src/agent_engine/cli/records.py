@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_engine.cli.main import PROBLEM, USAGE
-from agent_engine.cli.plaintext import plain
+from agent_engine.cli.plaintext import plain, shortened
 from agent_engine.cli.records_view import (
     COLUMNS,
     line_row,
@@ -63,7 +63,7 @@ Decision = Annotated[
     str | None, typer.Option("--decision", help="allow, modify, ask, deny, failed, or none (only observed).")
 ]
 Since = Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older than this, such as 15m, 12h, 7d.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many lines.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10**9, help="How many lines.")]
 Each = Annotated[bool, typer.Option("--each", help="Every record on a line of its own, also those that are alike.")]
 
 
@@ -130,7 +130,7 @@ def show(
             return
         detail = reader.run(reader.run_id_of(id_))
     if detail is None:
-        typer.echo(f"There is no record and no run {plain(id_)!r} in this store.", err=True)
+        typer.echo(f"There is no record and no run {shortened(plain(id_), 200)!r} in this store.", err=True)
         raise typer.Exit(PROBLEM)
     if as_json:
         print_lines([run_dict(detail)])

@@ -47,7 +47,7 @@ def replay(
     ] = None,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older, such as 7d.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, max=10**9, help="At most so many.")] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, help="Examples for each kind of difference.")] = 3,
     with_commands: Annotated[
         bool, typer.Option("--with-commands", help="Also run command hooks and webhooks, with all that they do.")

@@ -148,7 +148,9 @@ def cannot_read(engine: Engine, error: Exception) -> RecordsError:
     where = (
         engine.url.render_as_string(hide_password=True) if engine.dialect.name == "postgresql" else engine.url.database
     )
-    return RecordsError(f"The store {where} cannot be read now ({_kind(error)}); is it there, whole and free?")
+    return RecordsError(
+        f"The store {where} cannot be read now ({_kind(error)}){_hint(error, 'is it there, whole and free?')}"
+    )
 
 
 def _kind(error: Exception) -> str:
@@ -157,6 +159,15 @@ def _kind(error: Exception) -> str:
     return type(cause).__name__
 
 
+def _hint(error: Exception, otherwise: str) -> str:
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, UnicodeError) or getattr(cause, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+        return ": it is damaged, or no SQLite file; name another store, or a copy of this one from before."
+    return f"; {otherwise}"
+
+
 def cannot_open(address: str, error: Exception) -> RecordsError:
     """The error for a store that did not open, without the text of its cause (it may hold an address)."""
-    return RecordsError(f"The store {shown(address)} cannot be opened ({_kind(error)}); is it there and free?")
+    return RecordsError(
+        f"The store {shown(address)} cannot be opened ({_kind(error)}){_hint(error, 'is it there and free?')}"
+    )

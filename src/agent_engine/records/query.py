@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -575,12 +576,17 @@ def _load_lines(path: Path) -> Engine:
     sink = SqlSink("sqlite:", RecordSettings(), engine)
     sink.open()
     batch = []
-    for entry in read_lines(path):
-        batch.append(clean(fact_of(entry)))
-        if len(batch) >= 2000:
+    try:
+        for entry in read_lines(path):
+            batch.append(clean(fact_of(entry)))
+            if len(batch) >= 2000:
+                sink.write(batch)
+                batch.clear()
+        if batch:
             sink.write(batch)
-            batch.clear()
-    if batch:
-        sink.write(batch)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, sqlite3.Error) as error:
+        raise RecordsError(
+            f"{path} holds an entry that no writer of records makes ({type(error).__name__}); was it edited?"
+        ) from error
     sink.close()
     return engine

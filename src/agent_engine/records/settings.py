@@ -28,6 +28,8 @@ _OPTIONS = ("audit", "capture", "digests", "queue", "reason", "redact", "ttl")
 class RecordsError(Exception):
     """A store of records cannot be opened, written or read; the message says which, why, and what to do."""
 
+    exit_code = 1
+
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:

@@ -182,6 +182,9 @@ class Folds:
         self.lines.append(line)
 
 
+_EARLIEST, _LATEST = -6e10, 2.5e11
+"""Seconds since the epoch that have a date: years 68 to 9892."""
+
 RECORD_FIELDS = (*Record.__slots__, "became")
 """The names in :meth:`Record.to_dict`, in order."""
 
@@ -315,5 +318,7 @@ class Totals:
 
 
 def iso(at: float) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """ISO 8601 in UTC, to the millisecond; a number that is no time of any calendar stays one."""
+    if not _EARLIEST <= at < _LATEST:
+        return f"{at:g}"
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
