@@ -36,6 +36,7 @@ from agent_engine.hooks import (
     chain,
     wrap_model_call,
     wrap_tool_call,
+    wrapping,
 )
 from agent_engine.hooks.calls import Refused
 
@@ -1040,3 +1041,84 @@ async def test_a_wrap_that_refuses_in_a_task_group_has_refused() -> None:
 
     refused = await MiddlewareChain([careful]).wrap_tool(tool_request(), body)
     assert refused == Refused("not today", "careful")
+
+
+async def _a_group_that_fails(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call)
+        await asyncio.sleep(0.01)
+        raise KeyError
+
+
+async def _the_background(call: Coroutine[Any, Any, ToolResponse]) -> ToolResponse:
+    _the_background.task = asyncio.create_task(call)  # type: ignore[attr-defined]  # kept, so that it may run
+    return ToolResponse("t", "not awaited")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    "way", [_asyncio_timeout, _wait_for, _anyio_scope, _a_task_of_its_own, _a_group_that_fails, _the_background]
+)
+async def test_an_observer_neither_ends_nor_repeats_the_call_it_watches(way: Any, is_async: bool) -> None:
+    made: list[str] = []
+
+    @wrap_tool_call(observe=True)
+    async def watches(request: ToolRequest, call_next: Any) -> Any:
+        await way(call_next(request))
+
+    @wrap_tool_call(observe=True)
+    def sync_watches(request: ToolRequest, call_next: Any) -> Any:
+        call_next(request)
+        raise KeyError
+
+    async def call(request: ToolRequest) -> ToolResponse:
+        made.append("begun")
+        await asyncio.sleep(0.05)
+        made.append("done")
+        return ToolResponse("t", "found")
+
+    chained = MiddlewareChain([watches if is_async else sync_watches])
+    assert await chained.wrap_tool(tool_request(), call) == ToolResponse("t", "found")
+    assert made == ["begun", "done"]
+
+
+@pytest.mark.parametrize("hangs_before", [True, False])
+async def test_an_observer_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch, hangs_before: bool) -> None:
+    monkeypatch.setattr(wrapping, "OBSERVER_LIMIT", 0.02)
+    ended: list[str] = []
+
+    @wrap_tool_call(observe=True)
+    async def hangs(request: ToolRequest, call_next: Any) -> None:
+        try:
+            if not hangs_before:
+                await call_next(request)
+            await asyncio.sleep(60)
+        finally:
+            ended.append("observer")
+
+    assert await MiddlewareChain([hangs]).wrap_tool(tool_request(q=1), body) == await body(tool_request(q=1))
+    assert ended == ["observer"]
+
+
+async def test_a_cancelled_run_takes_its_observers_along() -> None:
+    began, ended = asyncio.Event(), list[str]()
+
+    @wrap_tool_call(observe=True)
+    async def watches(request: ToolRequest, call_next: Any) -> None:
+        try:
+            await call_next(request)
+        finally:
+            ended.append("observer")
+
+    async def hangs(request: ToolRequest) -> ToolResponse:
+        began.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(MiddlewareChain([watches]).wrap_tool(tool_request(), hangs))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (ended, asyncio.all_tasks()) == (["observer"], before)

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from agent_engine.hooks.callbacks import in_context
 from agent_engine.hooks.calls import ModelRequest, ModelResponse, Refused, ToolRequest, ToolResponse
@@ -26,6 +26,9 @@ from agent_engine.hooks.layer import Layer, copy_of, log_failure
 from agent_engine.hooks.limits import Escaped, ended
 from agent_engine.hooks.result import STRICTNESS, HookResult
 from agent_engine.hooks.workers import run_in_worker
+
+OBSERVER_LIMIT: Final = 60.0
+"""Seconds for a wrap_* that only watches to call on, and again to end once the call is made."""
 
 Request = TypeVar("Request", ModelRequest, ToolRequest)
 Response = TypeVar("Response", ModelResponse, ToolResponse)
@@ -119,32 +122,45 @@ async def _wrapper(
 async def _observer(
     layer: Layer, request: Request, inner: Callable[[Request], Awaitable[Response]], answers: type[Response]
 ) -> Response:
-    """A wrap_* that only watches: the call inside is made once, with the request as it came, whatever it does."""
-    made: list[Response] = []
-    failed: list[BaseException] = []
-    once = asyncio.Lock()
+    """A wrap_* that only watches. The call inside is made once, right here and with the request as it came; the
+    observer waits for it in a task of its own, which it may leave or end as it likes."""
+    loop = asyncio.get_running_loop()
+    called: asyncio.Future[None] = loop.create_future()
+    outcome: asyncio.Future[Response] = loop.create_future()
 
     async def passed_on(sent: Request) -> Response:
-        async with once:
-            if not made and not failed:
-                try:
-                    made.append(await inner(request))
-                except BaseException as problem:  # noqa: BLE001 - raised right below
-                    failed.append(problem)
-        if failed:
-            raise failed[0]
-        return copy_of(made[0])
+        if not called.done():
+            called.set_result(None)
+        return copy_of(await asyncio.shield(outcome))
 
+    async def watch(sent: Request) -> None:
+        try:
+            await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
+        except Exception as error:  # noqa: BLE001 - an observer's failure is nobody else's
+            problem = error.by if isinstance(error, Escaped) else error
+            if not (outcome.done() and problem is _failure_of(outcome)):
+                log_failure(layer, problem)
+
+    watcher = loop.create_task(watch(copy_of(request)))
     try:
-        sent = copy_of(request)
-        await (_on_loop(layer, sent, passed_on) if layer.is_async else _in_worker(layer, sent, passed_on))
-    except Exception as error:  # noqa: BLE001 - an observer's failure is nobody else's
-        problem = error.by if isinstance(error, Escaped) else error
-        if not any(problem is one for one in failed):
-            log_failure(layer, problem)
-    if failed:
-        raise failed[0]
-    return made[0] if made else await inner(request)
+        await asyncio.wait({watcher, called}, timeout=OBSERVER_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            outcome.set_result(await inner(request))
+        except Exception as problem:  # noqa: BLE001 - raised below, once the observer has seen it
+            outcome.set_exception(problem)
+        await asyncio.wait({watcher}, timeout=OBSERVER_LIMIT)
+        if not watcher.done():
+            log_failure(layer, TimeoutError())
+        return outcome.result()
+    finally:
+        outcome.cancel()
+        if not watcher.done():
+            watcher.cancel()
+            await asyncio.wait({watcher})
+
+
+def _failure_of(outcome: asyncio.Future[Any]) -> BaseException | None:
+    return None if outcome.cancelled() else outcome.exception()
 
 
 async def _on_loop(layer: Layer, request: Any, passed_on: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
