@@ -23,7 +23,7 @@ KEY = "a-key-for-these-tests-alone-4711"
 async def call(url: str, tool: str, headers: dict[str, str] | None = None, **arguments: str) -> tuple[str, bool]:
     """The text a tool answers, and whether it says that it is an error."""
     async with (
-        httpx2.AsyncClient(headers=headers or {}) as http,
+        httpx2.AsyncClient(headers=headers or {}, timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         result = await client.call_tool(tool, arguments)
@@ -72,7 +72,7 @@ async def test_an_unknown_member_is_an_error_that_names_near_ones(addresses):
 
 
 async def test_the_private_server_refuses_without_its_key_and_with_a_wrong_one(addresses):
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=60) as http:
         for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": KEY[:-1]}):
             answer = await http.post(addresses["PRIVATE_PACKAGES_URL"], json={}, headers=headers)
             assert answer.status_code == 401
