@@ -29,6 +29,7 @@ QUESTIONS: dict[str, Callable[[RecordReader], Any]] = {
     "lines": lambda reader: reader.folded(),
     "one run": lambda reader: reader.run("r1"),
     "one run, folded": lambda reader: reader.run("r1", fold_from=0),
+    "one run, its last steps": lambda reader: reader.run("r1", most_steps=1),
     "one step": lambda reader: reader.records_of_step("r1", 3),
     "one record": lambda reader: reader.record("none"),
     "payloads": lambda reader: reader.payloads_of(3),

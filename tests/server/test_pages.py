@@ -132,6 +132,30 @@ def test_a_folded_line_opens_without_scripting(tmp_path: Path, monkeypatch: pyte
         assert "agentctl records list --each --run r1" in each
 
 
+def test_a_run_of_many_steps_is_shown_in_parts_that_hold_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(present, "MOST_STEPS", 4)
+    steps = [tool_step("r1", f"t{number}", name=f"tool{number:02}", hooks=[hook_run()]) for number in range(10)]
+    folder = tmp_path / "x"
+    asyncio.run(record(f"sqlite:{folder / 'records.db'}", run_entries("r1", *steps)))
+    with served(folder, []) as server, client(server) as http:
+        address: str | None = "/ui/runs/r1"
+        found, seen = [], []
+        while address is not None:
+            text, page = read(http, address)
+            found.append(re.findall(r'title="(tool\d\d)"', text))
+            assert text.count('class="step ') == len(found[-1]) + 1  # the turn that they stand in is always there
+            assert text.count(">before_tool<") == len(found[-1])
+            seen.append(address)
+            links = {attrs.get("href") or "" for tag, attrs in page.tags if tag == "a"}
+            address = next((link for link in links if re.search(r"r1\?before=\d+$", link) and link not in seen), None)
+        assert [name for part in reversed(found) for name in part] == [f"tool{number:02}" for number in range(10)]
+        assert "/ui/runs/r1" in links
+        (first, *_) = [link for link in links if "record=" in link]
+        assert read(http, first.split("#")[0])[0].count('class="step ') == len(found[-1]) + 1
+
+
 def test_filters_narrow_the_list(tmp_path: Path) -> None:
     turns = [calls(call("delete_file", path="/b")), "refused", "plain"]
     with served(tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:

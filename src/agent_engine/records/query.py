@@ -176,10 +176,20 @@ class RecordReader:
             runs = connection.execute(select(func.count()).select_from(_runs)).scalar_one()
             return int(runs), int(connection.execute(still_open).scalar_one())
 
-    def run(self, run_id: str, *, payloads: bool = True, fold_from: int | None = None) -> RunDetail | None:
+    def run(
+        self,
+        run_id: str,
+        *,
+        payloads: bool = True,
+        fold_from: int | None = None,
+        most_steps: int | None = None,
+        before: int | None = None,
+    ) -> RunDetail | None:
         """One run whole, with the payloads that were captured; None where there is no such run.
 
-        In a run of more hook runs than ``fold_from`` those that only allowed or looked are counted and left out.
+        In a run of more hook runs than ``fold_from`` those that only allowed or looked are counted and left out. Of a
+        run of more than ``most_steps`` the last so many are read, those before the step ``before`` (a key) where that
+        is given, and the steps that they stand in.
         """
         by_id = select(*_RUN_COLUMNS).where(_runs.c.run_id == self.as_stored(run_id))
         with self.connection() as connection:
@@ -187,17 +197,38 @@ class RecordReader:
             if found is None:
                 return None
             row = _run_row(found)
-            steps_query = select(*_STEP_COLUMNS).where(_steps.c.run == row.key).order_by(_steps.c.step)
-            steps = [_step(step) for step in connection.execute(steps_query)]
+            steps, earlier = self._steps_of(connection, row.key, most_steps, before)
             folds = fold_from is not None and row.hook_runs > fold_from
             records_query = _records_query().where(_hook_runs.c.run == row.key).order_by(_hook_runs.c.seq)
             if folds:
                 records_query = records_query.where(~_QUIET)
+            if earlier is not None or before is not None:
+                shown = _hook_runs.c.step.in_([step.key for step in steps])
+                records_query = records_query.where(or_(_hook_runs.c.step.is_(None), shown))
             records = [_record(record) for record in connection.execute(records_query)]
             if payloads:
                 self._add_payloads(connection, steps)
             quiet = {step: int(count) for step, count in connection.execute(_quiet_query(row.key))} if folds else {}
-        return _tree(row, steps, records, quiet)
+        return _tree(row, steps, records, quiet, earlier)
+
+    def _steps_of(
+        self, connection: Connection, run: int, most: int | None, before: int | None
+    ) -> tuple[list[Step], int | None]:
+        """The last steps of a run, in order, with those around them; and where earlier ones end, if there are any."""
+        of_run = select(*_STEP_COLUMNS).where(_steps.c.run == run)
+        if before is not None:
+            of_run = of_run.where(_steps.c.step < before)
+        newest = of_run.order_by(_steps.c.step.desc())
+        rows = connection.execute(newest if most is None else newest.limit(most + 1)).fetchall()
+        steps = {step.step_id: step for step in map(_step, rows if most is None else rows[:most])}
+        earlier = min(step.key for step in steps.values()) if most is not None and len(rows) > most else None
+        around = _parents_missing(steps)
+        while earlier is not None and around:
+            asked = select(*_STEP_COLUMNS).where(_steps.c.run == run, _steps.c.step_id.in_(around))
+            found = {step.step_id: step for step in map(_step, connection.execute(asked))}
+            steps |= found
+            around = _parents_missing(found) - steps.keys()
+        return sorted(steps.values(), key=lambda step: step.key), earlier
 
     def records_of_step(self, run_id: str, step: int, *, limit: int | None = None) -> list[Record]:
         """The decision records of one step, by its key, in order; ``limit`` is how many at most."""
@@ -542,7 +573,13 @@ def _step(row: Any) -> Step:
     return Step(*values)
 
 
-def _tree(run: RunRow, steps: list[Step], records: list[Record], quiet: Mapping[int, int]) -> RunDetail:
+def _parents_missing(steps: Mapping[str, Step]) -> set[str]:
+    return {step.parent_id for step in steps.values() if step.parent_id is not None} - steps.keys()
+
+
+def _tree(
+    run: RunRow, steps: list[Step], records: list[Record], quiet: Mapping[int, int], earlier: int | None
+) -> RunDetail:
     by_id = {step.step_id: step for step in steps}
     roots: list[Step] = []
     for step in steps:
@@ -552,7 +589,7 @@ def _tree(run: RunRow, steps: list[Step], records: list[Record], quiet: Mapping[
     for record in records:
         owner = by_id.get(record.step_id) if record.step_id is not None else None
         (loose if owner is None else owner.records).append(record)
-    return RunDetail(run, roots, steps, loose, dict(quiet))
+    return RunDetail(run, roots, steps, loose, dict(quiet), earlier)
 
 
 def _mapping(value: str | None) -> Mapping[str, Any]:

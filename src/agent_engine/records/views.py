@@ -219,7 +219,8 @@ class Step:
 class RunDetail:
     """A run whole: its steps as a forest in order of opening, and hook runs that belong to no step.
 
-    ``quiet``: how many hook runs of a step (by its key) were left out because they only allowed or looked.
+    ``quiet``: how many hook runs of a step (by its key) were left out because they only allowed or looked. ``earlier``:
+    the key before which there are steps that were not asked for.
     """
 
     run: RunRow
@@ -227,6 +228,7 @@ class RunDetail:
     steps: list[Step]
     records: list[Record]
     quiet: dict[int, int] = field(default_factory=dict)
+    earlier: int | None = None
 
     @property
     def hook_runs(self) -> list[Record]:

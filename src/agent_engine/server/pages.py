@@ -143,9 +143,9 @@ async def step_hooks(
     most = present.MOST_HOOKS
     records = await asyncio.to_thread(reader.records_of_step, run_id, step, limit=most + 1)
     hooks = present.hook_rows(detail, records[:most])
-    return page(
-        request, browser, "step_hooks.html",
-        run=detail.run, hooks=hooks, key=step, width=present.WIDTH, cut=len(records) > most,
+    return await asyncio.to_thread(
+        page, request, browser, "step_hooks.html",
+        run=detail.run, hooks=hooks, key=step, width=present.WIDTH, cut=len(records) > most, before=None,
     )  # fmt: skip
 
 
@@ -249,9 +249,10 @@ async def run(
     run_id: str,
     record: str = "",
     unfolded: Annotated[int | None, Query(alias="open", ge=0, le=2**62)] = None,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
     """One run; ``/ui/parts/timeline`` is the part of the page that follows it."""
-    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded)
+    detail, rows, loose = await asyncio.to_thread(_timeline, _reader(request), run_id, unfolded, before)
     if not browser.identity.owns(detail.run.user_id, detail.run.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
     here = services(request)
@@ -261,10 +262,11 @@ async def run(
     answer = here.live.answer(run_id)
     part = _is_part(request)
     asks = await here.asks_of(run_id) if detail.run.status == "waiting" else []
-    return page(
-        request, browser, "timeline.html" if part else "run.html",
+    # In a thread: a page of a thousand steps takes a while, and others must not wait for it.
+    return await asyncio.to_thread(
+        page, request, browser, "timeline.html" if part else "run.html",
         detail=detail, run=detail.run, rows=rows, loose=loose, shown=shown, answer=answer, asks=asks,
-        live=detail.run.status in FOLLOWED, width=present.WIDTH, part=part,
+        live=detail.run.status in FOLLOWED and before is None, width=present.WIDTH, part=part, before=before,
     )  # fmt: skip
 
 
@@ -402,9 +404,9 @@ def _runs_and_values(reader: RecordReader, wanted: RunFilter, before: int | None
 
 
 def _timeline(
-    reader: RecordReader, run_id: str, unfolded: int | None
+    reader: RecordReader, run_id: str, unfolded: int | None, before: int | None
 ) -> tuple[RunDetail, list[present.StepRow], list[present.HookRow]]:
-    detail = reader.run(run_id, fold_from=present.FOLD_FROM)
+    detail = reader.run(run_id, fold_from=present.FOLD_FROM, most_steps=present.MOST_STEPS, before=before)
     if detail is None:
         raise ApiError(404, "not_found", "There is no such run.")
     for step in detail.steps if unfolded is not None else ():

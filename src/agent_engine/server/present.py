@@ -26,6 +26,9 @@ MARKS = {
 FOLD_FROM = 300
 """Hook runs in one run from which those that only allowed or looked are folded into a line a step."""
 
+MOST_STEPS = 1000
+"""Steps of one run on a page; earlier ones are a page of their own."""
+
 MOST_HOOKS = 1000
 """Hook runs of one step that a page shows one by one."""
 
