@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 
@@ -16,3 +17,10 @@ def processes_of(marker: str) -> set[int]:
             except OSError:
                 continue
     return found
+
+
+async def none_left(marker: str) -> None:
+    """Wait until there is none. What has been killed is gone as soon as a busy machine comes to it."""
+    async with asyncio.timeout(60):
+        while processes_of(marker):
+            await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.clock import put_forward
-from tests.fakes.processes import processes_of
+from tests.fakes.processes import none_left, processes_of
 from tests.mcp.kit import Kit, Pairs, connected, on_request, raises_text, run_of
 
 from agent_engine.hooks.errors import HookExecutionError
@@ -101,7 +101,7 @@ async def test_each_identity_has_a_process_of_its_own(marked: dict[str, str]) ->
     async with connected(declared(env=marked)) as kit:
         await asyncio.gather(*(kit.call("echo", run_of(user), text=user) for user in ("ann", "bob")))
         assert len(processes_of(marked["MARKER"])) == 3
-    assert processes_of(marked["MARKER"]) == set()
+    await none_left(marked["MARKER"])
 
 
 async def die(kit: Kit) -> None:
@@ -149,7 +149,7 @@ async def test_a_broken_server_takes_nothing_down_and_leaves_no_process(
         await mischief(kit)
         assert await kit.call("echo", run_of("another"), text="hi") == "hi"
         assert await kit.call("echo", text="hi") == "hi"
-    assert processes_of(marked["MARKER"]) == set()
+    await none_left(marked["MARKER"])
     assert pairs.balance()
 
 
@@ -162,7 +162,7 @@ async def test_a_careless_print_is_no_message(marked: dict[str, str]) -> None:
 async def test_a_server_that_does_not_end_by_itself_is_ended(marked: dict[str, str]) -> None:
     async with connected(declared("--stay", env=marked)) as kit:
         await kit.call("echo", text="hi")
-    assert processes_of(marked["MARKER"]) == set()
+    await none_left(marked["MARKER"])
 
 
 async def test_a_cancelled_call_leaves_the_session_in_use(marked: dict[str, str], registry: HookRegistry) -> None:
@@ -176,7 +176,7 @@ async def test_a_cancelled_call_leaves_the_session_in_use(marked: dict[str, str]
         with pytest.raises(asyncio.CancelledError):
             await task
     assert pairs.of("tools/call")[-1] == (None, "cancelled", "CancelledError")
-    assert processes_of(marked["MARKER"]) == set()
+    await none_left(marked["MARKER"])
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ async def test_a_server_that_never_says_a_word_stops_the_build_in_time(marked: d
     with raises_text(McpServerError, "'files'", "did not answer"):
         async with connected(declared("--deaf", env=marked, timeout=0.5)):
             pass
-    assert processes_of(marked["MARKER"]) == set()
+    await none_left(marked["MARKER"])
 
 
 PROGRAM = """
@@ -223,6 +223,4 @@ async def test_a_program_that_ends_without_closing_its_engine_leaves_no_server_b
         sys.executable, "-c", PROGRAM, str(FAKES / "stdio_server.py"), marker, stderr=asyncio.subprocess.DEVNULL
     )
     assert await asyncio.wait_for(program.wait(), 300) == 0
-    async with asyncio.timeout(60):
-        while processes_of(marker):
-            await asyncio.sleep(0.01)
+    await none_left(marker)

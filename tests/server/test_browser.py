@@ -84,6 +84,13 @@ def ask(server: Served, message: str = "x", path: str = "/invoke", **body: Any) 
     return thread
 
 
+def asked(server: Served, **body: Any) -> None:
+    """Ask, and wait until the records have what became of it: they make its page."""
+    ask(server, **body).join(60)
+    with client(server) as http:
+        assert finished(http)
+
+
 def test_a_live_run_shows_a_denial_as_it_happens_and_its_answer_as_it_streams(page: Page, tmp_path: Path) -> None:
     first, second = asyncio.Event(), asyncio.Event()
     turns = [
@@ -120,7 +127,7 @@ def test_a_waiting_call_is_approved_on_the_page_and_the_run_goes_on(page: Page, 
     with visited(page, tmp_path, turns, hooks=office_hooks()) as server:
         page.goto(f"{server.url}/ui/approvals")
         expect(page.get_by_text("Nothing waits for an approval.")).to_be_visible()
-        ask(server, user_id="ann").join(60)
+        asked(server, user_id="ann")
         expect(page.get_by_text("wants to call")).to_be_visible()
         expect(page.locator(".askform pre")).to_contain_text("ann@example.com")
         page.get_by_role("button", name="Approve once").click()
@@ -140,7 +147,7 @@ def test_a_part_that_is_drawn_again_keeps_the_focus_and_what_was_open(page: Page
     slow = {**calls(call("search", "c2", query="tea")), "wait": gate.wait}
     turns = [mail, calls(call("search", query="tea")), slow, "done", "sent"]
     with visited(page, tmp_path, turns, hooks=office_hooks()) as server, client(server) as http:
-        ask(server, user_id="ann").join(60)
+        asked(server, user_id="ann")
         page.goto(f"{server.url}/ui/approvals")
         expect(page.locator(".askform")).to_have_count(1)
         page.get_by_role("button", name="Deny").focus()
@@ -164,7 +171,7 @@ def test_a_part_that_is_drawn_again_keeps_the_focus_and_what_was_open(page: Page
 def test_a_denied_ask_shows_that_the_call_never_ran(page: Page, tmp_path: Path) -> None:
     turns = [calls(call("send_mail", to="ann@example.com", text="hello")), "All right, not sent."]
     with visited(page, tmp_path, turns) as server:
-        ask(server).join(60)
+        asked(server)
         page.goto(f"{server.url}/ui/approvals")
         page.get_by_role("button", name="Deny").click()
         expect(page.locator(".badge.s-completed")).to_be_visible()

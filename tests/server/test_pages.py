@@ -332,6 +332,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_one_that_counted(tmp_pat
     turns = [calls(call("send_mail", to="a", text="b"), call("send_mail", "c2", to="b", text="b")), "done"]
     with served(tmp_path, turns) as server, client(server, follow_redirects=True) as http:
         run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+        finished(http)  # an answer leads to the page of the run, which its records make
         _, page = read(http, "/ui/approvals")
         csrf = next(attrs["value"] for tag, attrs in page.tags if attrs.get("name") == "csrf")
 
