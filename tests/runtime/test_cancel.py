@@ -644,6 +644,26 @@ async def test_pairs_balance_wherever_a_run_is_cancelled(face: str) -> None:
     assert sorted(trace.statuses("after_tool")) == ["error", "ok", "ok", "ok"]
 
 
+@pytest.mark.parametrize("face", ["run", "stream"])
+async def test_pairs_balance_where_everything_is_cancelled_while_a_run_closes(face: str) -> None:
+    """As asyncio.run does with whatever is left at its end."""
+    for turns in range(30):
+        stage = Stage()
+        one = made([call("work"), Turn(wait=stage.stay)], [work])
+        trace = listen(one.registry)
+        task: asyncio.Task[Any] = asyncio.create_task(one.run() if face == "run" else one.events())
+        await stage.reached.wait()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        task.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for other in asyncio.all_tasks() - {asyncio.current_task()}:
+            other.cancel()
+        await asyncio.wait(others)
+        assert unbalanced(trace.names) == [], (turns, trace.names)
+        assert len(trace.of("on_run_error")) == 1
+
+
 # A cancellation that nobody asked for
 
 

@@ -82,9 +82,21 @@ async def despite_cancellation(state: RunState, closing: Callable[[], Coroutine[
     closing events. Its failure is logged: it must not take the place of the cancellation."""
     # Where the time is over, each of those that are left still has a moment: it is due, and mostly quick.
     left = max(state.closing_seconds(), _GRACE_SECONDS)
-    task = asyncio.get_running_loop().create_task(closing(), context=contextvars.copy_context())
-    deadline = asyncio.get_running_loop().time() + left
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + left
+    begun = False
+
+    async def run() -> None:
+        nonlocal begun
+        begun = True
+        await closing()
+
+    task = loop.create_task(run(), context=contextvars.copy_context())
     await _wait(task, deadline)
+    while task.cancelled() and not begun:
+        # Somebody has cancelled every task that there is, as the end of a loop does, before this one could begin.
+        task = loop.create_task(run(), context=contextvars.copy_context())
+        await _wait(task, deadline)
     if not task.done():
         task.cancel()
         await _wait(task, asyncio.get_running_loop().time() + _GRACE_SECONDS)
