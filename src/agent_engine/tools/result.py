@@ -49,7 +49,8 @@ def error_for_model(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with lone surrogates, which no encoding can carry, written as ``\\udXXX``."""
-    text = str.__str__(text)  # not what a subclass of text makes of itself
+    if type(text) is not str:
+        text = str.__str__(text)  # not what a subclass makes of itself
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
