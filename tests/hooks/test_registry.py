@@ -259,6 +259,11 @@ def test_a_function_hook_without_a_function_may_be_registered(registry: HookRegi
         ({"agents": []}, "agents is empty, so this hook would never run"),
         ({"servers": ()}, "servers is empty, so this hook would never run"),
         ({"agents": 3}, "Hook '.*' on before_tool: agents is a list of names, not int"),
+        ({"agents": ""}, "agents is a list of names; an empty text is none"),
+        ({"agents": [object()]}, "agents is a list of names; a object is none"),
+        ({"servers": ["wiki", None]}, "servers is a list of names; a NoneType is none"),
+        ({"description": 5}, "description is text, not int"),
+        ({"is_async": "yes"}, "is_async is True, False or None, not 'yes'"),
     ],
 )
 def test_a_keyword_that_makes_no_sense_is_refused_by_name(
@@ -384,6 +389,9 @@ def test_what_a_command_or_an_endpoint_is_given_is_checked_by_name(registry: Hoo
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"pass_env": 5}, "pass_env is a list of names, not int"),
         ({"env": ["A=1"]}, "env maps names to values, it is no list"),
+        ({"env": {"A": None}}, "env gives A as text, not as None"),
+        ({"shell": "no"}, "shell is True or False, not 'no'"),
+        ({"cwd": 5}, "cwd is a folder, not int"),
     ]
     for keywords, says in wrong:
         with pytest.raises(HookRegistrationError, match=f"Hook 'true' on before_tool: {says}"):

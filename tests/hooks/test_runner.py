@@ -457,6 +457,12 @@ def test_what_matchers_are_tried_against_is_text(name: Any) -> None:
         fire_hook(E.BEFORE_TOOL, {"tool_name": name}, registry=registry)
 
 
+def test_what_is_no_registry_is_told() -> None:
+    for call in (lambda: fire_hook("before_tool", registry="mine"), lambda: HookRunner({})):  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(TypeError, match="registry is a HookRegistry, not "):
+            call()
+
+
 def test_a_target_is_a_name_or_several_names_of_one_thing() -> None:
     registry = HookRegistry()
     registry.register_function("before_tool", lambda payload: None, matcher="mcp__files__read")

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from agent_engine.hooks.errors import HookRegistrationError
@@ -84,11 +85,14 @@ class HookDefinition:
         value = getattr(self, field_name)
         if value is None:
             return None
-        if isinstance(value, str):
-            return (value,)
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return tuple(str(name) for name in value)
-        raise self._refuse(f"{field_name} is a list of names, not {type(value).__name__}")
+        names = (value,) if isinstance(value, str) else value
+        if not isinstance(names, (list, tuple, set, frozenset)):
+            raise self._refuse(f"{field_name} is a list of names, not {type(value).__name__}")
+        for name in names:
+            if not isinstance(name, str) or not name:
+                given = "an empty text" if name == "" else f"a {type(name).__name__}"
+                raise self._refuse(f"{field_name} is a list of names; {given} is none")
+        return tuple(str(name) for name in names)
 
     def _mapping(self, field_name: str) -> dict[str, str]:
         value = getattr(self, field_name)
@@ -98,6 +102,9 @@ class HookDefinition:
 
     def _check(self) -> None:
         spec = CATALOGUE[event_of(self.event)]
+        for text in ("id", "name", "description"):
+            if not isinstance(getattr(self, text), str):
+                raise self._refuse(f"{text} is text, not {type(getattr(self, text)).__name__}")
         if self.failure_policy not in FAILURE_POLICIES:
             raise self._refuse(f"failure_policy {self.failure_policy!r} is none of {', '.join(FAILURE_POLICIES)}")
         if self.matcher is not None:
@@ -176,6 +183,8 @@ class FunctionHook(HookDefinition):
         problem = cannot_be_called(self.func)
         if problem:
             raise self._refuse(problem)
+        if self.is_async is not None and not isinstance(self.is_async, bool):
+            raise self._refuse(f"is_async is True, False or None, not {self.is_async!r}")
         if self.is_async is None:
             self.is_async = is_async_callable(self.func)
         if self.inline and self.is_async:
@@ -221,11 +230,21 @@ class CommandHook(HookDefinition):
             raise self._refuse("command is one line of text; a list of words is args=[…]")
         if self.inline:
             raise self._refuse("inline=True is for a short sync function, not for a process")
-        self.env = {str(name): str(value) for name, value in self._mapping("env").items()}
+        if not isinstance(self.shell, bool):
+            raise self._refuse(f"shell is True or False, not {self.shell!r}")
+        if self.cwd is not None and not isinstance(self.cwd, (str, PathLike)):
+            raise self._refuse(f"cwd is a folder, not {type(self.cwd).__name__}")
+        self.env = {str(name): self._value(name, value) for name, value in self._mapping("env").items()}
         self.pass_env = self._names("pass_env") or ()
         from agent_engine.hooks.command import check_command
 
         _passes(self, check_command)
+
+    def _value(self, name: object, value: object) -> str:
+        if isinstance(value, str) or _is_number(value):
+            return str(value)
+        given = "None" if value is None else f"a {type(value).__name__}"
+        raise self._refuse(f"env gives {name} as text, not as {given}")
 
 
 @dataclass(slots=True, kw_only=True)

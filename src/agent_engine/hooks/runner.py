@@ -76,7 +76,7 @@ class HookRunner:
     def __init__(
         self, registry: HookRegistry | None = None, default_timeout: float | None = None, cwd: str | None = None
     ) -> None:
-        self.registry = get_default_registry() if registry is None else registry
+        self.registry = get_default_registry() if registry is None else _registry(registry)
         self.default_timeout = None if default_timeout is None else limit_of(default_timeout)
         self.cwd = cwd
         self._scope = HookScope(self.registry, with_default=False, runner_timeout=default_timeout)
@@ -229,9 +229,16 @@ def _outwards(one: _Firing | None) -> Iterator[_Firing]:
 def _scope(registry: HookRegistry | None) -> HookScope:
     if registry is None:
         return default_scope()
+    _registry(registry)
     if registry._scope is None:
         registry._scope = HookScope(registry, with_default=False)
     return registry._scope
+
+
+def _registry(given: object) -> HookRegistry:
+    if not isinstance(given, HookRegistry):
+        raise TypeError(f"registry is a HookRegistry, not {_kind(given)}")
+    return given
 
 
 def _kind(value: object) -> str:
