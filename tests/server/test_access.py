@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,29 @@ def test_a_browsers_session_ends_with_its_token() -> None:
     assert found is not None
     assert found.ends_at <= time.time() + 600
     assert sessions.find({COOKIE: over}) is None
+
+
+def test_what_a_page_follows_ends_with_its_session(tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, token=TOKEN, drain_s=5)
+    turns = [calls(call("send_mail", to="x", text="y")), "a secret answer", "more"]
+    with served(tmp_path, turns, settings=settings) as server, client(server, follow_redirects=True) as http:
+        run_id = http.post("/invoke", json={"message": "x"}, headers=bearer(TOKEN)).json()["run_id"]
+        http.post("/ui/login", data={"token": TOKEN})
+        assert settled(lambda: http.get(f"/ui/runs/{run_id}").status_code == 200)
+        (csrf,) = re.findall(r'name="csrf" value="([^"]+)"><button class="quiet">', http.get("/ui/runs").text)
+        with client(server, cookies=dict(http.cookies)) as follower:
+            with (
+                follower.stream("GET", f"/ui/events/{run_id}") as of_run,
+                follower.stream("GET", "/ui/events") as of_store,
+            ):
+                run_lines, store_lines = of_run.iter_lines(), of_store.iter_lines()
+                assert next(run_lines) == "event: changed"
+                assert next(store_lines) == "event: hello"
+                assert http.post("/ui/logout", data={"csrf": csrf}).url.path == "/ui/login"
+                http.post(f"/runs/{run_id}/resume", json={"decisions": {"c1": "yes"}}, headers=bearer(TOKEN))
+                told = {line for line in (*run_lines, *store_lines) if line}
+                assert told <= {"event: changed", "data: "}  # what came before the end
+            assert follower.get(f"/ui/events/{run_id}").status_code == 401
 
 
 def test_pages_over_everybodys_runs_are_for_trusted_callers(tmp_path: Path) -> None:

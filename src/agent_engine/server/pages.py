@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +44,7 @@ class NoSession(Exception):
 
 async def to_login(request: Request, _error: Exception) -> Response:
     """Where somebody without a session goes: to the login page, and from there back."""
-    if "hx-request" in request.headers or request.url.path.startswith("/ui/events"):
+    if "hx-request" in request.headers or request.url.path.startswith(("/ui/events", "/ui/parts/")):
         return Response(status_code=401, headers={"HX-Redirect": "/ui/login"})
     to = _address(request) if request.method == "GET" else "/ui/runs"
     return RedirectResponse(f"/ui/login?to={quote(to)}", 303)
@@ -229,7 +230,7 @@ async def follow_store(request: Request, browser: Browser) -> Response:
         async for _ in live.grown():
             yield sse("changed", "")
 
-    return EventStream(events())
+    return _followed(request, browser, events())
 
 
 @router.get(f"/ui/events/{RUN}")
@@ -238,7 +239,21 @@ async def follow_run(request: Request, browser: Browser, run_id: str) -> Respons
     detail = await asyncio.to_thread(_reader(request).run_row, run_id)
     if detail is None or not browser.identity.owns(detail.user_id, detail.organization_id):
         raise ApiError(404, "not_found", "There is no such run.")
-    return EventStream(_run_events(services(request), _reader(request), run_id))
+    return _followed(request, browser, _run_events(services(request), _reader(request), run_id))
+
+
+def _followed(request: Request, browser: Session, events: AsyncGenerator[bytes, None]) -> EventStream:
+    """Events for as long as the session lasts that asked for them."""
+    sessions = services(request).access.sessions
+
+    async def allowed() -> AsyncGenerator[bytes, None]:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if not sessions.lasts(browser):
+                    return
+                yield event
+
+    return EventStream(allowed())
 
 
 @router.get(f"/ui/runs/{RUN}")

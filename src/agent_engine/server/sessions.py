@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent_engine.server.identity import Identity
 
@@ -18,11 +18,12 @@ _MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One browser. ``csrf`` is what its forms carry."""
+    """One browser. ``csrf`` is what its forms carry, ``key`` what its cookie holds."""
 
     identity: Identity
     csrf: str
     ends_at: float
+    key: str = field(repr=False)
 
 
 class Sessions:
@@ -37,7 +38,7 @@ class Sessions:
         ends_at = time.time() + LIFETIME_S
         if identity.expires_at is not None:
             ends_at = min(ends_at, identity.expires_at)
-        self._known[key] = Session(identity, secrets.token_urlsafe(32), ends_at)
+        self._known[key] = Session(identity, secrets.token_urlsafe(32), ends_at, key)
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
         return key
@@ -49,6 +50,10 @@ class Sessions:
             self._known.pop(cookies.get(COOKIE, ""), None)
             return None
         return found
+
+    def lasts(self, session: Session) -> bool:
+        """Whether a session has neither been ended nor run out; for what goes on long after it was asked for."""
+        return session.key in self._known and session.ends_at >= time.time()
 
     def end(self, cookies: Mapping[str, str]) -> None:
         self._known.pop(cookies.get(COOKIE, ""), None)
