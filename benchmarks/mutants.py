@@ -39,8 +39,8 @@ MODULES = (
 )
 TESTS = (
     "test_plan.py", "test_callbacks.py", "test_folding.py", "test_dispatch.py", "test_tally.py", "test_runner.py",
-    "test_limits.py", "test_together.py", "test_told.py", "test_quick.py", "test_dispatch_limits.py",
-    "test_dispatch_properties.py",
+    "test_limits.py", "test_cancel_scopes.py", "test_together.py", "test_told.py", "test_quick.py",
+    "test_dispatch_limits.py", "test_dispatch_properties.py",
 )  # fmt: skip
 SECONDS = 180.0
 """For one run of the tests; a mutant that makes them hang has been noticed."""
