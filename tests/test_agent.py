@@ -909,6 +909,29 @@ def test_an_agent_that_leads_to_itself_comes_to_an_end(where: str) -> None:
     assert answer.startswith("Blocked by policy") if where == "hook" else "RecursionError" in answer
 
 
+async def test_runs_that_lead_to_several_of_their_kind_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_engine.runtime.under_way.MOST_AT_ONCE", 20)
+    live: list[int] = []
+    most, refused = 0, 0
+
+    async def twice() -> str:
+        """Have two more."""
+        nonlocal most, refused
+        live.append(1)
+        most = max(most, len(live))
+        answers = await asyncio.gather(*(parent().astart("go") for _ in range(2)), return_exceptions=True)
+        live.pop()
+        refused += sum(isinstance(answer, RecursionError) for answer in answers)
+        return ", ".join(type(answer).__name__ for answer in answers)
+
+    def parent() -> Agent:
+        return agent(call("twice"), "done", tools=[twice])
+
+    assert await parent().astart("go") == "done"
+    assert 5 < most <= 21
+    assert refused
+
+
 async def test_runs_one_after_the_other_are_not_inside_one_another() -> None:
     """A tool may have the next run done later: that is no recursion, however often."""
     begun: list[asyncio.Task[Any]] = []

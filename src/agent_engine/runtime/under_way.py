@@ -12,17 +12,20 @@ from agent_engine.runtime.calling import calling
 MOST_NESTED = 16
 """How many runs may be under way inside one another: one that leads to itself must come to an end."""
 
+MOST_AT_ONCE = 1000
+"""How many runs may be under way inside one: those that lead to several of their kind must not grow without end."""
+
 
 class UnderWay:
     """One run while it lasts, and those that were begun inside of it and have not ended.
 
     Raises:
-        RecursionError: too many are under way around it.
+        RecursionError: too many are under way around it, or beside it.
         asyncio.CancelledError: the run was cancelled whose tool begins this one. Its thread cannot be ended, and may
             go on, but nothing is begun for it any more.
     """
 
-    __slots__ = ("_above", "_cut", "_inside", "_loop", "_over", "_task")
+    __slots__ = ("_above", "_all", "_cut", "_inside", "_loop", "_over", "_task")
 
     _above: UnderWay | None
     _over: bool
@@ -32,7 +35,15 @@ class UnderWay:
         self._above = None if above is None else _around(above, name)
         self._cut = self._over = False
         self._inside: list[UnderWay] = []
+        # Every run that is under way inside the outermost one.
+        self._all: set[UnderWay] = set() if self._above is None else self._above._all
         if self._above is not None:
+            if len(self._all) >= MOST_AT_ONCE:
+                raise RecursionError(
+                    f"'{name}' was not run: {len(self._all)} runs are under way inside one already; let some of them"
+                    " come to an end before the next are begun."
+                )
+            self._all.add(self)
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.current_task()
             self._above._inside.append(self)
@@ -57,6 +68,7 @@ class UnderWay:
         self._over = True
         if self._above is not None:
             self._above._inside.remove(self)
+            self._all.discard(self)
 
 
 def _around(above: UnderWay, name: str) -> UnderWay | None:
