@@ -150,6 +150,9 @@ async def test_a_changed_list_is_asked_for_again(
         assert "later" not in await names_for(kit, "ann")
         listing = kit.clients._remotes["crm"].listed(kit.clients.caller().identity)
         assert listing is not None
+        assert listing.session is not None
+        while not listing.session.watched:  # its own stream is opened while the tools are listed
+            await asyncio.sleep(0.005)
         if protocol == "legacy":
             # This server tells a session of the older generation over that session alone.
             await kit.call("grow", kit.clients.caller().run_context, tool="later")
