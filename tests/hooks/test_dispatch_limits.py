@@ -247,6 +247,18 @@ async def test_the_one_that_is_late_is_the_one_that_is_named(kernel: Any, gate: 
     assert (verdict.hook, verdict.reason) == ("slow", "Hook 'slow' timed out after 0.05s")
 
 
+@pytest.mark.parametrize("sink", [False, True], ids=["untold", "told"])
+async def test_where_the_thread_has_not_begun_the_first_hook_is_the_late_one(
+    kernel: Any, sink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers.Errand, "start", lambda errand: None)  # no processor has come to it yet
+    for name, limit in (("first", 0.05), ("second", 60), ("third", 60)):
+        kernel.registry.register_function(E.AFTER_LLM, nothing, timeout=limit, name=name)
+    site = Site(sink=(lambda site, run: None) if sink else None)
+    verdict = await kernel.dispatch(E.AFTER_LLM, AfterLLMInput(), site)
+    assert (verdict.hook, verdict.reason) == ("first", "Hook 'first' timed out after 0.05s")
+
+
 async def test_a_late_hook_that_swallows_its_cancellation_starts_no_hook_after_it(kernel: Any) -> None:
     ran: list[str] = []
 

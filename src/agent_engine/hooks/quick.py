@@ -139,13 +139,15 @@ class Position:
         self._left = -1
 
     def left(self) -> int:
-        """How many hooks are behind the one that is on."""
-        return int(self._pending.__length_hint__()) if self._left < 0 else self._left
+        """How many hooks are behind the one that is on; while none has begun, the first one is."""
+        if self._left >= 0:
+            return self._left
+        return min(int(self._pending.__length_hint__()), len(self._limits) - 1)
 
     def watch(self) -> tuple[int, float]:
         """The hook that is on, and its limit."""
         left = self.left()
-        return left, self._limits[max(len(self._limits) - 1 - left, 0)]
+        return left, self._limits[len(self._limits) - 1 - left]
 
     def soonest(self, left: int) -> float:
         """The shortest limit of so many hooks behind the one that is on: one of them may be on by then."""
