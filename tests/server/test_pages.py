@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import sqlite3
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.server.test_api import client, settled
 
 from agent_engine.hooks.registry import HookRegistry
 from agent_engine.records.journal import StepOpened
+from agent_engine.records.sqlsink import SqlSink
 from agent_engine.server import present
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}"
@@ -326,6 +328,36 @@ def test_text_that_no_page_can_hold_is_shown_as_an_escape(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["👩\u200d🚀 ❤\ufe0f", "می\u200cخواهم", "a\tb\nc", "日本語 ж é"])
 def test_text_of_any_language_is_shown_as_it_is(text: str) -> None:
     assert present.visible(text) == text
+
+
+def test_an_answer_leads_to_the_page_of_its_run_although_its_records_are_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, write = threading.Event(), SqlSink.write
+
+    def late(sink: SqlSink, facts: Any) -> int:
+        looked.wait(60)
+        return write(sink, facts)
+
+    monkeypatch.setattr(SqlSink, "write", late)
+    turns = [calls(call("send_mail", to="a", text="b")), "done"]
+    with served(tmp_path, turns) as server, client(server, follow_redirects=True) as http:
+        reader = server.app.state.services.reader
+        run_row = reader.run_row
+
+        def looks(run_id: str) -> Any:
+            found = run_row(run_id)
+            looked.set()
+            return found
+
+        monkeypatch.setattr(reader, "run_row", looks)
+        try:
+            run_id = http.post("/invoke", json={"message": "x"}).json()["run_id"]
+            _, page = read(http, "/ui/approvals")
+            values = {attrs["name"]: attrs["value"] for tag, attrs in page.tags if tag == "input" and attrs.get("name")}
+            assert http.post(f"/ui/approvals/{run_id}", data={**values, "decision": "yes"}).status_code == 200
+        finally:
+            looked.set()
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_one_that_counted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
-from agent_engine.records.settings import seconds
+from agent_engine.records.settings import RecordsError, seconds
 from agent_engine.records.views import Record, RunDetail, RunFilter
 from agent_engine.server import present
 from agent_engine.server.api import own, services
@@ -33,6 +33,8 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 PAGE = 50
 FOLLOWED = ("open", "waiting")
 """Statuses of a run that may still move."""
+_LOOKS = 250
+"""So often is it looked whether the records have a run that was answered; they make the page that follows."""
 DECISIONS = ("deny", "failed", "ask", "modify", "shadow")
 STATUSES = ("open", "completed", "blocked", "failed", "waiting", "cancelled", "interrupted")
 AGES = (("15m", "15 minutes"), ("1h", "hour"), ("24h", "day"), ("7d", "week"))
@@ -214,7 +216,17 @@ async def decide(
     if not asks[run_id].issuperset(call_id):
         raise ApiError(409, "conflict", "This call waits no more; perhaps somebody was faster.")
     await here.runs.resume_aside(run_id, dict.fromkeys(call_id, decision), browser.identity)  # type: ignore[arg-type]  # the pattern
+    if here.reader is not None:
+        await _recorded(here.reader, run_id)
     return RedirectResponse(f"/ui/runs/{quote(run_id, safe='')}", 303)
+
+
+async def _recorded(reader: RecordReader, run_id: str) -> None:
+    with contextlib.suppress(RecordsError):  # the page that follows says so
+        for _ in range(_LOOKS):
+            if await asyncio.to_thread(reader.run_row, run_id) is not None:
+                return
+            await asyncio.sleep(0.02)
 
 
 # -- following --------------------------------------------------------------------------------------------------------
