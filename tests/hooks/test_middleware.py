@@ -1100,15 +1100,23 @@ async def test_an_observer_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyP
     assert ended == ["observer"]
 
 
-async def test_a_cancelled_run_takes_its_observers_along() -> None:
+@pytest.mark.parametrize("in_the_background", [True, False])
+async def test_a_cancelled_run_takes_its_observers_along(in_the_background: bool) -> None:
     began, ended = asyncio.Event(), list[str]()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def call_on(call: Coroutine[Any, Any, ToolResponse]) -> None:
+        try:
+            await call
+        finally:
+            ended.append("observer")
 
     @wrap_tool_call(observe=True)
     async def watches(request: ToolRequest, call_next: Any) -> None:
-        try:
-            await call_next(request)
-        finally:
-            ended.append("observer")
+        if in_the_background:
+            tasks.append(asyncio.create_task(call_on(call_next(request))))
+        else:
+            await call_on(call_next(request))
 
     async def hangs(request: ToolRequest) -> ToolResponse:
         began.set()
@@ -1121,4 +1129,6 @@ async def test_a_cancelled_run_takes_its_observers_along() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    if tasks:
+        await asyncio.wait(tasks, timeout=20)
     assert (ended, asyncio.all_tasks()) == (["observer"], before)
