@@ -93,7 +93,7 @@ def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
 @pytest.fixture
 async def threads_at_rest(until: Callable[[Callable[[], bool]], Awaitable[None]]) -> None:
     """The worker threads that earlier tests left behind have returned: whoever counts counts its own."""
-    await until(lambda: working() == 0)
+    await until(lambda: working() == 0 and not workers._left)
 
 
 def working() -> int:

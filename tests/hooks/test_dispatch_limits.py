@@ -251,11 +251,15 @@ async def test_the_one_that_is_late_is_the_one_that_is_named(kernel: Any, gate: 
 async def test_where_the_thread_has_not_begun_the_first_hook_is_the_late_one(
     kernel: Any, sink: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers.Errand, "start", lambda errand: None)  # no processor has come to it yet
+    start = workers.Errand.start
+    held: list[workers.Errand[Any]] = []
+    monkeypatch.setattr(workers.Errand, "start", lambda errand: held.append(errand))  # no processor has come to it yet
     for name, limit in (("first", 0.05), ("second", 60), ("third", 60)):
         kernel.registry.register_function(E.AFTER_LLM, nothing, timeout=limit, name=name)
     site = Site(sink=(lambda site, run: None) if sink else None)
     verdict = await kernel.dispatch(E.AFTER_LLM, AfterLLMInput(), site)
+    for errand in held:
+        start(errand)
     assert (verdict.hook, verdict.reason) == ("first", "Hook 'first' timed out after 0.05s")
 
 
