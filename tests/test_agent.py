@@ -569,6 +569,12 @@ async def test_only_the_valid_answer_is_streamed() -> None:
     assert [text async for text in one.astream("go")] == ["[1]"]
 
 
+async def test_text_as_the_output_type_is_the_answer_as_it_is() -> None:
+    model = ScriptedModel(["It is so."])
+    assert await Agent(model=model, output_type=str).achat("go") == "It is so."
+    assert all("JSON" not in str(message) for message in model.requests[0].messages)
+
+
 # Models
 
 

@@ -29,7 +29,8 @@ class Agent(AgentParts):
             else the offline model.
         tools: functions, ``@tool`` functions, names of those, Agents, or ``agent.handoff()``.
         hooks: a HooksConfig, a dict of its keys, a HookRegistry, or a list of middleware.
-        output_type: a pydantic model, or another type that pydantic validates: what the answer is read as.
+        output_type: a pydantic model, or another type that pydantic validates: what the answer is read as. None and str
+            leave it the text that it is.
         fallback: models to go on with where the first one fails.
         approver: answers asks: a callable, or "later"; None means no.
         limits: bounds of each run.

@@ -108,7 +108,7 @@ class AgentParts:
         self._model = model
         self._tools = tuple([_as_tool(one) for one in options.several("tools", tools, options.TOOLS)])
         self._given = _read(hooks)
-        self._output_type = output_type
+        self._output_type = None if output_type is str else output_type  # text is what an answer is anyway
         self._fallback = (
             (fallback,) if isinstance(fallback, str) else options.several("fallback", fallback, options.MODELS)
         )
