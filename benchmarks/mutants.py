@@ -127,7 +127,8 @@ def survives(mutant: Mutant) -> bool:
         home = Path(folder)
         shutil.copytree(ROOT / "src", home / "src", ignore=shutil.ignore_patterns("__pycache__"))
         (home / HOOKS / f"{mutant.module}.py").write_text(mutant.source)
-        shutil.copytree(ROOT / "tests/hooks", home / "tests/hooks", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("hooks", "fakes"):
+            shutil.copytree(ROOT / "tests" / name, home / "tests" / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "tests/conftest.py", home / "tests/conftest.py")
         shutil.copy(ROOT / "pyproject.toml", home)
         own = f"test_{mutant.module}.py"
