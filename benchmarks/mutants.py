@@ -52,6 +52,7 @@ SAME: dict[str, str] = {
     "quick: not done  ->  not not done": "only how long a loop stands still",
     "plan: entry.kind == 'worker'  ->  entry.kind != 'worker'": "the same neighbours",
     "dispatch: entry.live and entry.sequential  ->  entry.live or entry.sequential": "restores what nobody has edited",
+    "limits: self._groups and (not _GROUPS_COUNT_RIGHT)  ->  self._groups or not _GROUPS_COUNT_RIGHT": "nothing to do",
     "together: value is None or value is True  ->  value is None and value is True": "takes longer",
     "together: now is known or _equal(now, known)  ->  now is known and _equal(now, known)": "takes longer",
     **{

@@ -376,6 +376,22 @@ async def test_a_parallel_edit_in_place_goes_nowhere_with_a_warning(
     ]
 
 
+async def test_what_cannot_be_compared_counts_as_a_parallel_edit(
+    kernel: Any, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Incomparable:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+    def edit(payload: BeforeLLMInput) -> None:
+        payload.messages[0]["content"] = Incomparable()
+
+    kernel.add(E.BEFORE_LLM, edit, kind, sequential=False, name="editor")
+    verdict = await kernel.dispatch(E.BEFORE_LLM, BeforeLLMInput(messages=[{"content": Incomparable()}]))
+    assert verdict.decision == "allow"
+    assert "'editor' edited messages in place" in caplog.text
+
+
 async def test_another_key_is_a_failure_that_names_it(kernel: Any, kind: str, sequential: bool) -> None:
     kernel.add(E.AFTER_LLM, lambda payload: HookResult.modify(respnse="x"), kind, sequential=sequential, name="typo")
     verdict = await kernel.dispatch(E.AFTER_LLM, AfterLLMInput(response="raw"))

@@ -672,6 +672,8 @@ async def test_what_a_body_raises_to_end_more_than_itself_is_a_failure_of_its_ow
     with pytest.raises(Escaped) as caught:
         await ended(body())
     assert type(caught.value.by) is error
+    inside = error is asyncio.CancelledError
+    assert str(caught.value) == ("was cancelled from inside" if inside else f"ended with {error.__name__}")
 
 
 async def test_a_cancellation_from_outside_is_one_and_so_is_the_end_of_a_coroutine() -> None:
