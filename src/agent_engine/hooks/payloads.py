@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
 
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
@@ -369,9 +370,15 @@ def kinds_of(payload_type: type[Any], names: Iterable[str]) -> dict[str, tuple[t
     }
 
 
+@cache
+def _kinds_at(event: HookEvent) -> dict[str, tuple[type, str]]:
+    """The same of the fields that hooks may change at an event, worked out once."""
+    return kinds_of(payload_type(event), CATALOGUE[event].changes)
+
+
 def check_fields(event: HookEvent, values: Mapping[str, object]) -> None:
     """Raises TypeError where a field that hooks may change is given something of the wrong kind."""
-    for name, (kind, word) in kinds_of(payload_type(event), CATALOGUE[event].changes).items():
+    for name, (kind, word) in _kinds_at(event).items():
         if name in values and not isinstance(values[name], kind):
             given = "None" if values[name] is None else type(values[name]).__name__
             raise TypeError(f"{name} at {event} is {word}, not {given}")

@@ -53,14 +53,15 @@ class RowBuilder:
         self._ttl = ttl
         self.runs: dict[str, RunState] = {}
         self.hooks: dict[Row, int] = {}
-        self._trimmed: set[str] = set()
+        # Runs of which steps were forgotten: one that is not remembered may be in the store.
+        self.trimmed: set[str] = set()
         self._outside: dict[str, tuple[str, str, str | None, float]] = {}
         self._rules = {kind: getattr(self, "_" + kind) for kind in FIELDS}
 
     def forget(self) -> None:
         """Drop what is remembered, after a batch that was not written."""
         self.runs.clear()
-        self._trimmed.clear()
+        self.trimmed.clear()
         self.hooks.clear()
 
     def unknown_runs(self, facts: Sequence[Fact]) -> set[str]:
@@ -75,12 +76,12 @@ class RowBuilder:
     def unknown_steps(self, facts: Sequence[Fact]) -> set[tuple[int, str]]:
         """Keys of runs and ids of steps that these facts come back to after the steps were forgotten."""
         unknown: set[tuple[int, str]] = set()
-        if not self._trimmed:
+        if not self.trimmed:
             return unknown
         opened = set()
         for fact in facts:
             at = _STEP_ID.get(fact[0])
-            if at is None or fact[_RUN_ID[fact[0]]] not in self._trimmed or not (step_id := fact[at]):
+            if at is None or fact[_RUN_ID[fact[0]]] not in self.trimmed or not (step_id := fact[at]):
                 continue
             run = self.runs[fact[_RUN_ID[fact[0]]]]
             if fact[0] == "step_opened":
@@ -114,16 +115,14 @@ class RowBuilder:
             run.steps = run.hook_runs = run.denied = run.broke = 0
             if run.status != "open":
                 self._forget(run.run_id)
-            elif len(run.by_step) > _REMEMBERED_STEPS:
-                run.trim(_REMEMBERED_STEPS // 2)
-                if run.trimmed:
-                    self._trimmed.add(run.run_id)
+            elif len(run.by_step) > _REMEMBERED_STEPS and run.trim(_REMEMBERED_STEPS // 2):
+                self.trimmed.add(run.run_id)
         while len(self.runs) > _REMEMBERED_RUNS:
             self._forget(next(iter(self.runs)))
 
     def _forget(self, run_id: str) -> None:
         self.runs.pop(run_id, None)
-        self._trimmed.discard(run_id)
+        self.trimmed.discard(run_id)
 
     def _run(self, batch: Batch, run_id: str, at: float | None = None) -> RunState:
         run = self.runs.get(run_id)

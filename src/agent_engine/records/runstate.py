@@ -52,10 +52,7 @@ class StepState:
 
 @dataclass(slots=True)
 class RunState:
-    """One run. The counts are what the batch in hand adds to its row.
-
-    ``trimmed``: steps that had ended were forgotten, so one that is not in ``by_step`` may be in the store.
-    """
+    """One run. The counts are what the batch in hand adds to its row."""
 
     key: int
     run_id: str
@@ -77,12 +74,13 @@ class RunState:
     broke: int = 0
     facets: set[tuple[str, str]] = field(default_factory=set)
     by_step: dict[str, StepState] = field(default_factory=dict)
-    trimmed: bool = False
 
-    def trim(self, kept: int) -> None:
-        """Forget what has ended, but for the last ``kept`` steps of it: a run may go on for ever."""
+    def trim(self, kept: int) -> bool:
+        """Forget what has ended, but for the last ``kept`` steps of it: a run may go on for ever. True where there
+        were more."""
         ended = [step_id for step_id, step in self.by_step.items() if step.outcome not in ("open", "waiting")]
-        for step_id in ended[: max(0, len(ended) - kept)]:
+        forgotten = ended[: max(0, len(ended) - kept)]
+        for step_id in forgotten:
             del self.by_step[step_id]
-            self.trimmed = True
         self.facets.clear()  # each is written once more, and is there already
+        return bool(forgotten)

@@ -276,7 +276,7 @@ class SqlSink:
 
     def _learn_steps(self, wanted: set[tuple[int, str]]) -> None:
         """Steps that ended so long ago that they were forgotten."""
-        owners = {run.key: run for run in self.rows.runs.values() if run.trimmed}
+        owners = {run.key: run for run in map(self.rows.runs.__getitem__, self.rows.trimmed)}
         for run, step_id in sorted(wanted):
             columns = ", ".join(_STEP_STATE)
             one = f"SELECT {columns} FROM record_steps WHERE run = ? AND step_id = ?"  # noqa: S608 - constants
