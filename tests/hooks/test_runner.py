@@ -17,10 +17,11 @@ import pytest
 from agent_engine.hooks import registry as registry_module
 from agent_engine.hooks.events import HookEvent
 from agent_engine.hooks.managed import RunContext, ToolRequestContext
+from agent_engine.hooks.nesting import outwards
 from agent_engine.hooks.payloads import PAYLOADS, AfterToolInput, BeforeToolInput, OnErrorInput
 from agent_engine.hooks.registry import HookRegistry, add_hook, set_default_registry
 from agent_engine.hooks.result import HookExecutionResult, HookResult
-from agent_engine.hooks.runner import MOST_NESTED, HookRunner, _firing, _outwards, afire_hook, build_payload, fire_hook
+from agent_engine.hooks.runner import MOST_NESTED, HookRunner, _firing, afire_hook, build_payload, fire_hook
 
 E = HookEvent
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -530,7 +531,7 @@ async def test_an_event_that_leads_to_another_in_the_background_is_not_around_it
     remembered: list[int] = []
 
     async def next_job(payload: Any) -> None:
-        remembered.append(len(list(_outwards(_firing.get()))))
+        remembered.append(len(list(outwards(_firing.get()))))
         number = int(payload.job_id) + 1
         if number < 3 * MOST_NESTED:
             jobs.append(asyncio.create_task(afire_hook("job_completed", {"job_id": str(number)}, registry=registry)))

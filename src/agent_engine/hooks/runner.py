@@ -11,6 +11,7 @@ from typing import Any
 
 from agent_engine.hooks.events import CATALOGUE, HookEvent, event_of
 from agent_engine.hooks.matcher import Target
+from agent_engine.hooks.nesting import Nested, around
 from agent_engine.hooks.payloads import HookInput, check_fields, payload_type, private_copy
 from agent_engine.hooks.portal import run_sync
 from agent_engine.hooks.registry import HookRegistry, get_default_registry, limit_of
@@ -184,46 +185,29 @@ def _names(target: object) -> Target:
     raise TypeError(f"target is a name, or several names of one thing, not {_kind(target)}")
 
 
-class _Firing:
-    """An event that is being fired, and the one that was being fired around it."""
-
-    __slots__ = ("above", "over")
-
-    def __init__(self, above: _Firing | None) -> None:
-        self.above = above
-        self.over = False
-
-
-_firing: ContextVar[_Firing | None] = ContextVar("agent_engine_firing", default=None)
+_firing: ContextVar[Nested | None] = ContextVar("agent_engine_firing", default=None)
 
 
 @contextmanager
 def _under_way(event: HookEvent) -> Iterator[None]:
     """Raises RecursionError where too many are under way around it. In threads and tasks Python itself would not."""
     above = _firing.get()
-    around = [one for one in _outwards(above) if not one.over]  # a task in the background may outlive its event
-    if len(around) >= MOST_NESTED:
+    outer = around(above)
+    if len(outer) >= MOST_NESTED:
         raise RecursionError(
-            f"{event} was not fired: {len(around)} events are being fired inside one another already; a hook that fires"
+            f"{event} was not fired: {len(outer)} events are being fired inside one another already; a hook that fires"
             " the event it listens to never ends"
         )
-    for inner, outer in pairwise(around):
-        inner.above = outer
-    if around:
-        around[-1].above = None  # what has ended is forgotten
-    one = _Firing(around[0] if around else None)
-    _firing.set(one)
+    chain = [Nested(None), *outer]
+    for inner, one in pairwise(chain):
+        inner.above = one
+    chain[-1].above = None  # what has ended is forgotten
+    _firing.set(chain[0])
     try:
         yield
     finally:
-        one.over = True
+        chain[0].over = True
         _firing.set(above)
-
-
-def _outwards(one: _Firing | None) -> Iterator[_Firing]:
-    while one is not None:
-        yield one
-        one = one.above
 
 
 def _scope(registry: HookRegistry | None) -> HookScope:

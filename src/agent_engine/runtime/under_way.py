@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from contextvars import ContextVar
 
+from agent_engine.hooks.nesting import Nested, around
 from agent_engine.runtime.calling import calling
 
 MOST_NESTED = 16
@@ -16,7 +16,7 @@ MOST_AT_ONCE = 1000
 """How many runs may be under way inside one: those that lead to several of their kind must not grow without end."""
 
 
-class UnderWay:
+class UnderWay(Nested):
     """One run while it lasts, and those that were begun inside of it and have not ended.
 
     Raises:
@@ -25,19 +25,17 @@ class UnderWay:
             go on, but nothing is begun for it any more.
     """
 
-    __slots__ = ("_above", "_all", "_cut", "_inside", "_loop", "_over", "_task")
+    __slots__ = ("_all", "_cut", "_inside", "_loop", "_task")
 
-    _above: UnderWay | None
-    _over: bool
+    above: UnderWay | None
 
     def __init__(self, name: str) -> None:
-        above = _under_way.get()
-        self._above = None if above is None else _around(above, name)
-        self._cut = self._over = False
+        super().__init__(_right_around(name))
+        self._cut = False
         self._inside: list[UnderWay] = []
         # Every run that is under way inside the outermost one.
-        self._all: set[UnderWay] = set() if self._above is None else self._above._all
-        if self._above is not None:
+        self._all: set[UnderWay] = set() if self.above is None else self.above._all
+        if self.above is not None:
             if len(self._all) >= MOST_AT_ONCE:
                 raise RecursionError(
                     f"'{name}' was not run: {len(self._all)} runs are under way inside one already; let some of them"
@@ -46,7 +44,7 @@ class UnderWay:
             self._all.add(self)
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.current_task()
-            self._above._inside.append(self)
+            self.above._inside.append(self)
         _under_way.set(self)
         turn = calling()
         if turn is not None and turn.state.under_way is not None and turn.state.under_way._cut:
@@ -65,27 +63,21 @@ class UnderWay:
 
     def end(self) -> None:
         """The run has ended."""
-        self._over = True
-        if self._above is not None:
-            self._above._inside.remove(self)
+        self.over = True
+        if self.above is not None:
+            self.above._inside.remove(self)
             self._all.discard(self)
 
 
-def _around(above: UnderWay, name: str) -> UnderWay | None:
+def _right_around(name: str) -> UnderWay | None:
     """The run right around a new one; what has ended is around nothing."""
-    around = [one for one in _outwards(above) if not one._over]
-    if len(around) >= MOST_NESTED:
+    outer = around(_under_way.get())
+    if len(outer) >= MOST_NESTED:
         raise RecursionError(
-            f"'{name}' was not run: {len(around)} runs are under way inside one another already; let a tool or a hook"
+            f"'{name}' was not run: {len(outer)} runs are under way inside one another already; let a tool or a hook"
             " that calls an agent come to an end."
         )
-    return around[0] if around else None
-
-
-def _outwards(one: UnderWay | None) -> Iterator[UnderWay]:
-    while one is not None:
-        yield one
-        one = one._above
+    return outer[0] if outer else None
 
 
 _under_way: ContextVar[UnderWay | None] = ContextVar("agent_engine_under_way", default=None)
